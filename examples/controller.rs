@@ -23,13 +23,13 @@ const TEMPLATE: &[u8] = br#"{"links": [{"id": "eno101", "type": "phy", "mtu": 90
 fn main() -> Result<(), Box<dyn Error>> {
     let pools = Pool::parse(POOL)?;
     let template = Template::parse(TEMPLATE)?;
-    // A real ledger stays at its path: use one ledger for a network.
+    // A real ledger is a permanent file. Use only one ledger for a network.
     let directory = tempfile::tempdir()?;
     let mut registry = Registry::open(SqliteLedger::create(&directory.path().join("ledger"))?)?;
     registry.resize(pools.clone(), &[], Timestamp::now())?;
 
     let machine = |name: &str| Machine::new("clusters", name, format!("uid-of-{name}"));
-    // A controller may repeat a claim: the answer is the same.
+    // A controller can repeat a claim, and gets the same answer.
     for name in ["worker-0", "worker-1", "worker-0"] {
         let now = Timestamp::now();
         let claim = Claim::new(machine(name), now).request(Request::of(pools[0].name()));

@@ -10,12 +10,12 @@ use tempfile::NamedTempFile;
 /// Prefix of the names of unfinished files. A run that was interrupted may leave such a file.
 pub const UNFINISHED_PREFIX: &str = ".glowplug-";
 
-/// Writes a file of mode 0666 without the bits of the umask. Replaces an existing file; a link is replaced too, not
-/// followed.
+/// Writes a file of mode 0666 without the bits of the umask. Replaces an existing file. If the path is a symbolic link,
+/// replaces the link itself.
 ///
 /// # Errors
 ///
-/// The error of the system call, without the name of the unfinished file. The old file is unchanged then.
+/// The error of the system call, without the name of the unfinished file. After an error, the old file is unchanged.
 pub fn write(path: &Path, content: &[u8]) -> io::Result<()> {
     let directory = path.parent().ok_or(ErrorKind::InvalidInput)?;
     let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
@@ -24,24 +24,24 @@ pub fn write(path: &Path, content: &[u8]) -> io::Result<()> {
     finish(builder.tempfile_in(directory).map_err(without_name)?, path, content)
 }
 
-/// Writes a file of mode 0644, whatever the umask. Creates the directory if it is missing. Replaces an existing file; a
-/// link is replaced too, not followed.
+/// Writes a file of mode 0644, regardless of the umask. Creates the directory if it is missing. Replaces an existing
+/// file. If the path is a symbolic link, replaces the link itself.
 ///
 /// # Errors
 ///
-/// The error of the system call, without the name of the unfinished file. The old file is unchanged then.
+/// The error of the system call, without the name of the unfinished file. After an error, the old file is unchanged.
 pub fn write_public(path: &Path, content: &[u8]) -> io::Result<()> {
     let file = unfinished(path)?;
     file.as_file().set_permissions(Permissions::from_mode(0o644))?;
     finish(file, path, content)
 }
 
-/// Writes a file of mode 0600. Creates the directory if it is missing. Replaces an existing file; a link is replaced too,
-/// not followed.
+/// Writes a file of mode 0600. Creates the directory if it is missing. Replaces an existing file. If the path is a
+/// symbolic link, replaces the link itself.
 ///
 /// # Errors
 ///
-/// The error of the system call, without the name of the unfinished file. The old file is unchanged then.
+/// The error of the system call, without the name of the unfinished file. After an error, the old file is unchanged.
 pub fn write_private(path: &Path, content: &[u8]) -> io::Result<()> {
     finish(unfinished(path)?, path, content)
 }

@@ -1,7 +1,7 @@
-//! Diagnostics about a document: path, problem, value, expectation, and whether the boot may continue.
+//! Diagnostics about a document: path, problem, value, expectation, and whether the boot can continue.
 //!
-//! A reader of a document does not stop at the first mistake. It collects one [`Diagnostic`] for each mistake and
-//! continues, so that a person can fix all mistakes at once.
+//! A reader of a document does not stop at the first mistake. The reader collects one [`Diagnostic`] for each mistake
+//! and continues, so that a person can fix all mistakes at once.
 
 use std::cmp::Ordering;
 use std::error::Error;
@@ -13,7 +13,7 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// Information only: no setting with an effect is lost.
+    /// Information only: every setting that has an effect is used.
     Debug,
     /// The item is ignored, and the rest of the document is used.
     Warning,
@@ -47,7 +47,7 @@ const USUAL: usize = 64;
 
 /// One diagnostic about a document.
 ///
-/// `Display` writes the diagnostic on one line, whatever characters the value contains:
+/// `Display` writes the diagnostic on one line, even if the value contains line breaks:
 ///
 /// ```
 /// use glowplug::diagnostic::{Diagnostic, FieldPath};
@@ -60,14 +60,14 @@ const USUAL: usize = 64;
 /// ```
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
 pub struct Diagnostic {
-    /// Whether the document, the item or nothing is lost.
+    /// How much is ignored: the whole document, one item or nothing.
     pub severity: Severity,
     /// Path of the value in the document, such as `networks[1].netmask`.
     pub path: String,
     /// The value as in the document, shortened to 64 characters. `None` when the value is missing or does not matter.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub value: Option<String>,
-    /// Why: a mistake in the document, or a limitation of the program that reads our output.
+    /// Why there is a diagnostic: a mistake in the document, or a limitation of the program that reads our output.
     #[serde(flatten)]
     pub reason: Reason,
 }
@@ -138,8 +138,8 @@ impl<'a> FieldPath<'a> {
         path
     }
 
-    // Appends the path without the formatting of `fmt`, which is several times slower: every record of a long list has
-    // a path.
+    // Appends the path to a string. The formatting of `fmt` would be several times slower, and every record of a long
+    // list has a path.
     pub(crate) fn push_onto(&self, path: &mut String) {
         match self {
             Self::Document => path.push_str("document"),
@@ -163,7 +163,8 @@ impl fmt::Display for FieldPath<'_> {
     }
 }
 
-/// Writes a member's name, quoted and escaped where it has characters that could break the line or the path.
+/// Appends a member's name to a path. A name with characters that could break the line or the path is quoted and
+/// escaped.
 fn push_plain(name: &str, path: &mut String) {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() | matches!(byte, b'_' | b'-');
     let is_literal = |byte: u8| matches!(byte, b' '..=b'~') & !matches!(byte, b'"' | b'\\');
@@ -268,8 +269,8 @@ impl fmt::Display for Diagnostic {
     }
 }
 
-/// The beginning of a displayed value; `…` marks the cut. Formatting stops at the limit, so a long value takes no
-/// longer than a short value.
+/// Formats a value and cuts it after 64 characters; `…` marks the cut. Formatting stops at the limit, so a long value
+/// takes no longer than a short value.
 pub(crate) fn shortened(value: &dyn fmt::Display) -> String {
     let mut beginning = Beginning { text: String::with_capacity(USUAL), room: Diagnostic::VALUE_CHARS };
     // Writing fails only when the value does not fit.
@@ -330,7 +331,7 @@ impl Diagnostics {
         self.errors > 0
     }
 
-    /// The number of errors, kept or only counted.
+    /// The number of all errors, including errors that were only counted.
     #[must_use]
     pub fn errors(&self) -> usize {
         self.errors
@@ -391,7 +392,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hostile_value_stays_on_its_line_and_is_shortened() {
+    fn a_hostile_value_is_printed_on_one_line_and_shortened() {
         let value = format!("a\nip=1.2.3.4 \"{}", "x".repeat(100));
         let diagnostic = Diagnostic::warning(FieldPath::Document.field("a b\n"), "invalid name", value, "a name");
         assert_eq!(
@@ -401,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_just_fits_is_shown_whole() {
+    fn a_value_of_64_characters_is_printed_whole() {
         let shown = |chars: usize| Diagnostic::warning("a", "b", "ä".repeat(chars), "c").value;
         assert_eq!(shown(64), Some("ä".repeat(64)));
         assert_eq!(shown(65), Some("ä".repeat(64) + "…"));
@@ -411,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn warnings_never_hide_an_error() {
+    fn an_error_is_kept_however_many_warnings_came_before() {
         let mut diagnostics = Diagnostics::default();
         for _ in 0..=Diagnostics::KEPT {
             diagnostics.push(Diagnostic::warning("a", "b", "c", "d"));
@@ -433,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn a_detail_is_neither_a_warning_nor_an_error() {
+    fn a_debug_message_is_neither_a_warning_nor_an_error() {
         let mut diagnostics = Diagnostics::default();
         let detail = Diagnostic::new(Severity::Debug, "a", "b", "c", "d");
         diagnostics.push(detail.clone());
@@ -446,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn diagnostics_are_sorted_by_path_and_then_in_the_order_of_adding() {
+    fn diagnostics_are_sorted_by_path_and_those_of_one_path_by_the_order_of_adding() {
         let mut diagnostics = Diagnostics::default();
         let paths = ["networks[0]", "links[10]", "links[2].mtu", "links[2]", "document", "links[2].id", "links[2].id"];
         for (at, path) in paths.into_iter().enumerate() {

@@ -1,14 +1,14 @@
 //! Recognises config drives, finds their documents, and reads the documents as hostile input.
 //!
 //! A drive is either a directory (a mounted drive, or a copy of a drive) or an ISO 9660 image. An image is read in
-//! process: without root, without `mount`, and without a kernel that supports the file system. Both implement
-//! [`Files`]; [`ConfigDrive`] knows which files to read. Of a FAT volume only the label is read in process; the kernel
-//! mounts the volume.
+//! process: without root, without `mount`, and without a kernel that supports the file system. The directory and the
+//! image both implement [`Files`]; [`ConfigDrive`] knows which files to read. For a FAT volume, this module reads only
+//! the label. The kernel must mount the volume before its files can be read.
 //!
-//! All input from a drive is hostile: a size is checked before it is used, a link never leads off the drive, and only
-//! regular files are opened.
+//! All input from a drive is hostile: a size is checked before it is used, a symbolic link is never followed off the
+//! drive, and only regular files are opened.
 //!
-//! Sources of the two layouts: `openstack/nova:nova/virt/configdrive.py`,
+//! Sources of the layouts of OpenStack and NoCloud: `openstack/nova:nova/virt/configdrive.py`,
 //! `kubevirt/kubevirt:pkg/cloud-init/cloud-init.go`, `canonical/cloud-init:cloudinit/sources/DataSourceNoCloud.py`.
 
 pub mod directory;
@@ -35,12 +35,12 @@ pub struct Volume {
 // === impl Volume ===
 
 impl Volume {
-    /// Recognises an ISO 9660 or a FAT file system and reads its label. `None` for every other device: empty, another
-    /// file system, partitioned, or too short.
+    /// Recognises an ISO 9660 or a FAT file system and reads its label. `None` for a device that is empty, partitioned
+    /// or too short, or that has another file system.
     ///
     /// # Errors
     ///
-    /// The error of a read, except at the end of a short device.
+    /// The error of a failed read. A device that ends too early is not an error.
     pub fn probe(source: &(impl ReadAt + ?Sized)) -> io::Result<Option<Self>> {
         if let Some(label) = iso9660::label(source)? {
             return Ok(Some(Self { file_system: FileSystem::Iso9660, label }));

@@ -1,7 +1,7 @@
 //! Readers that parse a network document into the model.
 //!
-//! KubeVirt copies the network document to the drive unchanged, whatever kind of drive it is. So the format is detected
-//! from the content alone.
+//! KubeVirt copies the network document to the drive unchanged, for each layout of a drive. So the layout does not
+//! determine the format, and the format is detected from the content alone.
 
 pub(crate) mod address;
 mod convert;
@@ -58,7 +58,7 @@ pub enum Meaning {
     Disabled,
     /// The document requests this network.
     Network(NetworkConfig),
-    /// The document has errors, and nothing of it is used.
+    /// The document has errors, and no part of the document is used.
     Refused,
 }
 
@@ -107,7 +107,8 @@ pub fn read_network(document: &[u8]) -> Reading {
     reading
 }
 
-/// Reads a document with this rule for repeated YAML keys. Each repeated key adds a diagnostic to `repeated`.
+/// Reads a document, with `repeats` as the rule for repeated YAML keys. Each repeated key adds a diagnostic to
+/// `repeated`.
 fn read_as(document: &[u8], repeats: Repeats, repeated: &mut Vec<Diagnostic>) -> Reading {
     let mut diagnostics = Diagnostics::default();
     let mut format = None;
@@ -181,7 +182,8 @@ const OPENSTACKS: [&str; 3] = ["links", "networks", "services"];
 const CLOUD_INITS: [&str; 6] = ["config", "ethernets", "bonds", "bridges", "vlans", "wifis"];
 
 /// Detects the format of a document. Also returns the object in that format and its path: the document itself, or the
-/// object under [`WRAPPER`]. Members of two formats are an error, since preferring one format would be a guess.
+/// object under [`WRAPPER`]. A document with members of two formats is an error, because the choice of one format would
+/// be a guess.
 fn recognise<'d>(
     document: &'d Object,
     diagnostics: &mut Diagnostics,
@@ -203,15 +205,16 @@ fn recognise<'d>(
             let lists = [&[WRAPPER][..], &OPENSTACKS[..], &CLOUD_INITS[..]];
             match lists.into_iter().flatten().find(|known| reader::is_misspelt(name, known)) {
                 _ if name == WRAPPER || *value == Value::Null => {}
-                // An error, since a warning would leave the machine with the distribution's default.
+                // A misspelt member is an error: after a warning, the machine would boot with the distribution's
+                // default.
                 Some(known) => diagnostics.push(Diagnostic::error(path, "unknown member", value, known)),
                 None => diagnostics.push(Diagnostic::warning(path, "unknown member", value, expected)),
             }
         }
     };
     let (object, path) = match wrapper.and_then(|name| document.get(name)) {
-        // `links: null` counts as an empty list. A `version` next to it does not make the document a network-config,
-        // because any document may have a member of that name.
+        // `links: null` counts as an empty list. A `version` next to `links` does not make the document a
+        // network-config, because a document of any format can have a member `version`.
         None if OPENSTACKS.iter().any(|name| document.get(name).is_some()) => {
             return Some((Format::NetworkData, document, FieldPath::Document));
         }
@@ -246,7 +249,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_work_for_unknown_members_is_linear_in_their_number() {
+    fn the_work_of_reading_is_linear_in_the_number_of_unknown_members() {
         let work = |members: usize| {
             let members: Vec<String> = (0..members).map(|at| format!(r#""m{at}": 1"#)).collect();
             let before = value::visited();

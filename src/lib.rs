@@ -33,7 +33,7 @@
 //! | [`network`] | the model of a machine's network, without file formats and renderers |
 //! | [`formats`] | readers that parse documents into the model |
 //! | [`render`] | the model as input for the program that configures the network |
-//! | [`diagnostic`] | diagnostics about a document: path, value, expectation, and whether the boot may continue |
+//! | [`diagnostic`] | diagnostics about a document: path, value, expectation, and whether the boot can continue |
 //! | `drive` | a config drive: its label, its layout, and bounded reads of its files |
 //! | `guest` | a run in the initramfs: from a command line and a drive to the files of a boot |
 //! | `host` | address pools, their leases, and the documents and drives for the guest |
@@ -41,14 +41,15 @@
 //! | `atomic_file` | files of the programs, written in one step |
 //! | `terminal` | escapes and tables in the output of the programs |
 //!
-//! Imports point down: `guest → formats, render, drive → network, diagnostic`, and `host → formats → network, diagnostic`.
-//! `guest` and `host` do not import each other. Both use one type for a document, so the host cannot write a document
-//! that the guest cannot read.
+//! Imports point down: `guest → formats, render, drive → network, diagnostic`, and `host → formats → network,
+//! diagnostic`. `guest` and `host` do not import each other. They share the type for a document, so the guest can read
+//! every document that the host writes.
 //!
 //! The feature `guest` adds the modules `drive` and `guest`, which run in the initramfs. The feature `host` adds the
-//! module `host`. Three features extend it: `sqlite` by a ledger in a file, `vsphere` by the machines of OpenShift on
-//! vSphere, and `ctl` by both of them and the dependencies of glowplugctl. `log`, `atomic_file` and `terminal` are for
-//! the programs. `network`, `formats`, `render` and `diagnostic` touch no file, no process and no clock.
+//! module `host`. Three more features extend this module: `sqlite` adds a ledger in a file, `vsphere` adds the machines
+//! of OpenShift on vSphere, and `ctl` enables both and adds the dependencies of glowplugctl. `log`, `atomic_file` and
+//! `terminal` are for the programs. `network`, `formats`, `render` and `diagnostic` touch no file, no process and no
+//! clock.
 //!
 //! The programs, tests and benchmarks also use items that this documentation hides, such as `drive` and `guest`. The
 //! hidden items may change in any release.
@@ -75,8 +76,8 @@ pub mod render;
 #[doc(hidden)]
 pub mod terminal;
 
-/// The version that both programs print: `VERSION` or, with the commit, `VERSION (1a2b3c4d5e6f)`. `make` passes the
-/// version with the commit to the build in `GLOWPLUG_VERSION`; other builds have the version of the package.
+/// The version that both programs print: `VERSION`, or `VERSION (1a2b3c4d5e6f)` with the commit. `make` passes the
+/// version with the commit in `GLOWPLUG_VERSION`. Other builds use the version of the package.
 #[cfg(any(feature = "guest", feature = "host"))]
 #[doc(hidden)]
 pub const VERSION: &str = match option_env!("GLOWPLUG_VERSION") {

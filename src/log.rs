@@ -1,9 +1,10 @@
-//! The logger of the programs. It writes one line for each event to standard error, in the format that journald reads.
+//! The logger of the programs. The logger writes one line for each event to standard error, in the format that journald
+//! reads.
 //!
-//! Messages are constant and in lower case, and keys have the values. If standard error is not a terminal, each line
-//! begins with the priority that journald reads (sd-daemon(3)): `<6>found config drive device=/dev/vdb`. If debug
-//! messages are logged, each line ends with `monotonic=` and the seconds since the start of the kernel, on the clock of
-//! systemd's `…TimestampMonotonic`.
+//! A message is a constant string in lower case; values follow as `key=value`. If standard error is not a terminal,
+//! each line begins with the priority that journald reads (sd-daemon(3)): `<6>found config drive device=/dev/vdb`. If
+//! debug messages are logged, each line ends with `monotonic=` and the seconds since the start of the kernel. systemd's
+//! `…TimestampMonotonic` uses the same clock.
 
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
@@ -11,7 +12,7 @@ use std::io::{self, IsTerminal, Write};
 use nix::time::{ClockId, clock_gettime};
 use slog::{Drain, KV, Key, Level, Logger, Never, OwnedKVList, Record, Serializer, o};
 
-/// A logger to standard error that drops messages below the level `least`.
+/// Returns a logger that writes to standard error, and drops messages below the level `least`.
 pub fn to_standard_error(least: Level) -> Logger {
     let priorities = !io::stderr().is_terminal();
     Logger::root(StandardError { least, priorities }.ignore_res(), o!())

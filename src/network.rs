@@ -38,7 +38,7 @@ use pnet_base::MacAddr;
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct NetworkConfig {
     links: Vec<Link>,
-    /// For each link, how other links use it.
+    /// How other links use each link, in the order of `links`.
     uses: Vec<Uses>,
     /// Name servers and search domains of the whole machine.
     pub dns: Dns,
@@ -87,8 +87,8 @@ pub struct Link {
     pub kind: LinkKind,
     /// The MTU to set, in bytes; `None` leaves the MTU unchanged.
     pub mtu: Option<Mtu>,
-    /// The MAC address to set. `None` leaves the link its own address: the address that identifies a NIC, the address
-    /// of a bond's or a bridge's first member, or the address of a VLAN's parent.
+    /// The MAC address to set. `None` keeps the own address of the link: the permanent address of a NIC, the address of
+    /// the first member of a bond or bridge, or the address of the parent of a VLAN.
     pub cloned_mac_address: Option<MacAddr>,
     /// Sources of the IPv4 addresses.
     pub ipv4: Ipv4Config,
@@ -98,7 +98,8 @@ pub struct Link {
     pub dns: Dns,
     /// Routes through this link, in the document's order, default routes included.
     pub routes: Vec<Route>,
-    /// Rules that choose the routing table of packets, set together with this link, in the document's order.
+    /// Rules that choose the routing table of a packet, in the document's order. The network program sets these rules
+    /// together with this link.
     pub routing_policy: Vec<RoutingRule>,
     /// Whether the document states that this link gets no address.
     pub without_addresses: bool,
@@ -144,7 +145,7 @@ pub enum LinkKind {
 pub enum Nic {
     /// The NIC with this permanent MAC address.
     MacAddress {
-        /// Unicast and not zero.
+        /// The permanent MAC address, which is unicast and not zero.
         mac_address: MacAddr,
         /// The requested name; `None` when the document requests no name.
         name: Option<InterfaceName>,
@@ -213,8 +214,8 @@ pub struct DhcpOverrides {
     pub use_ntp: Option<bool>,
 }
 
-/// How a link gets dynamic IPv6 addresses. When a document requests several variants for one link, the last of them in
-/// this list applies.
+/// How a link gets dynamic IPv6 addresses. If a document requests several variants for one link, the variant that is
+/// last in this list applies.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub enum Ipv6Dynamic {
     /// Addresses made from router advertisements (RFC 4862).
@@ -225,13 +226,13 @@ pub enum Ipv6Dynamic {
     StatefulDhcp,
 }
 
-/// A contradiction between links, with the link to report.
+/// A contradiction between links, with the link that the diagnostic names.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum Contradiction {
     /// This VLAN, bond or bridge refers to a link that does not exist.
     NoSuchLink(LinkIndex),
-    /// This link consists of itself, directly or through other links.
+    /// This link consists of itself, directly or through other links, or consists of a link that does.
     Loop(LinkIndex),
     /// This member of a bond is not a NIC.
     PortIsNoNic(LinkIndex),
@@ -286,14 +287,14 @@ impl NetworkConfig {
     }
 
     /// Whether the document requests nothing except that some links get no address. The distribution's default
-    /// configuration must not apply then: it may use DHCP.
+    /// configuration, which may use DHCP, must not apply to such a document.
     #[must_use]
     pub fn states_no_addresses(&self) -> bool {
         !self.links.iter().any(Link::asks) && self.links.iter().any(|link| link.without_addresses)
     }
 
-    /// The NICs that are identified by their name, that get no address, and that no other link needs. Empty when the
-    /// guest need not configure any link.
+    /// NICs that are identified by their name, get no address, and are not part of another link. Empty if the document
+    /// requests nothing else ([`NetworkConfig::states_no_addresses`]).
     #[cfg(feature = "guest")]
     pub(crate) fn quiet_names(&self) -> Vec<(LinkIndex, InterfaceName)> {
         let is_quiet = |(at, link): (usize, &Link)| match link.kind {
@@ -305,7 +306,7 @@ impl NetworkConfig {
         if self.states_no_addresses() { Vec::new() } else { links.filter(|(at, _)| is_free(*at)).collect() }
     }
 
-    /// Removes the statement that a link gets no address.
+    /// Clears [`Link::without_addresses`] of a link.
     #[cfg(feature = "guest")]
     pub(crate) fn forget_without_addresses(&mut self, index: LinkIndex) {
         self.links[index.0].without_addresses = false;
@@ -344,7 +345,7 @@ fn parents_first(links: &[Link]) -> Vec<LinkIndex> {
     let mut order = Vec::new();
     let mut placed = vec![false; links.len()];
     for index in (0..placed.len()).map(LinkIndex) {
-        // The path from `index` to the current link. The number counts the visited parts of each link.
+        // The links from `index` down to the current link, each with the number of its parts that are already visited.
         let mut chain = vec![(index, 0)];
         while let Some((here, seen)) = chain.last_mut() {
             let below = if placed[here.0] { None } else { links[here.0].kind.made_of().get(*seen) };
@@ -410,8 +411,8 @@ fn contradictions(links: &[Link]) -> Vec<Contradiction> {
     found
 }
 
-/// Finds the links that consist of themselves: removes each link whose parts are all removed, until only the links in a
-/// loop, or above a loop, are left.
+/// Finds the links that are in a loop or consist of a link in a loop. The search removes each link whose parts are all
+/// removed; the links that are left are the result.
 fn loops(links: &[Link]) -> impl Iterator<Item = Contradiction> {
     let there = |link: &Link| link.kind.made_of().iter().filter(|at| at.0 < links.len()).count();
     let mut missing: Vec<usize> = links.iter().map(there).collect();
@@ -459,7 +460,8 @@ impl LinkIndex {
 // === impl Link ===
 
 impl Link {
-    /// Makes a link of this kind, without addresses and other settings. The path of its name is `path` and `.name`.
+    /// Makes a link of this kind, without addresses and other settings. The path of the link's name is `path` followed
+    /// by `.name`.
     #[must_use]
     pub fn new(id: String, path: String, kind: LinkKind) -> Self {
         Self {
@@ -529,7 +531,7 @@ impl Link {
 // === impl Located ===
 
 impl<T> From<T> for Located<T> {
-    /// A value from no document: its path is empty.
+    /// Makes a value that comes from no document. Its path is empty.
     fn from(value: T) -> Self {
         Self { value, path: String::new() }
     }
@@ -644,25 +646,25 @@ mod tests {
     }
 
     contradicts! {
-        a_chain_of_vlans_on_a_bond_is_fine: [vlan(1, 7), vlan(2, 6), bond(&[3, 4]), nic(), nic()] => [];
-        one_id_on_two_parents_is_fine: [nic(), nic(), vlan(0, 5), vlan(1, 5)] => [];
-        a_vlan_on_a_port_is_fine: [nic(), bond(&[0]), vlan(0, 5)] => [];
-        a_vlan_on_itself: [vlan(0, 5)] => [Loop 0];
-        a_vlan_on_two_vlans_that_are_on_each_other:
+        a_chain_of_vlans_on_a_bond_is_valid: [vlan(1, 7), vlan(2, 6), bond(&[3, 4]), nic(), nic()] => [];
+        one_vlan_id_on_two_parents_is_valid: [nic(), nic(), vlan(0, 5), vlan(1, 5)] => [];
+        a_vlan_on_a_bond_member_is_valid: [nic(), bond(&[0]), vlan(0, 5)] => [];
+        a_vlan_on_itself_is_a_loop: [vlan(0, 5)] => [Loop 0];
+        a_vlan_above_a_loop_of_two_vlans_is_reported_like_the_loop:
             [vlan(1, 5), vlan(2, 5), vlan(1, 6), nic(), vlan(3, 5)] => [Loop 0, Loop 1, Loop 2];
-        an_unknown_parent: [vlan(9, 5), vlan(0, 6)] => [NoSuchLink 0];
-        a_port_that_is_not_there: [bond(&[9])] => [NoSuchLink 0];
-        a_bridge_of_a_nic_a_bond_and_a_vlan_is_fine:
+        a_vlan_with_an_unknown_parent_is_rejected: [vlan(9, 5), vlan(0, 6)] => [NoSuchLink 0];
+        a_bond_with_an_unknown_member_is_rejected: [bond(&[9])] => [NoSuchLink 0];
+        a_bridge_of_a_nic_a_bond_and_a_vlan_is_valid:
             [bridge(&[1, 2, 3]), nic(), bond(&[4]), vlan(4, 5), nic(), vlan(0, 6), bridge(&[])] => [];
-        a_bridge_of_a_vlan_on_itself: [bridge(&[1]), vlan(0, 5)] => [Loop 0, Loop 1];
-        a_bridge_of_a_bridge: [bridge(&[1]), bridge(&[])] => [PortIsBridge 1];
-        a_port_of_a_bond_and_of_a_bridge: [nic(), bond(&[0]), bridge(&[0])] => [PortTwice 0];
-        a_bond_of_a_bond: [nic(), bond(&[0]), bond(&[1])] => [PortIsNoNic 1];
-        a_bond_of_a_vlan: [nic(), vlan(0, 5), bond(&[1])] => [PortIsNoNic 1];
-        a_port_of_two_bonds: [nic(), bond(&[0]), bond(&[0])] => [PortTwice 0];
-        a_port_twice_in_a_bond: [nic(), bond(&[0, 0])] => [PortTwice 0];
-        one_id_twice_on_one_parent: [nic(), vlan(0, 5), vlan(0, 6), vlan(0, 5)] => [VlanTwice 3];
-        every_contradiction_is_reported_at_once: [vlan(0, 5), nic(), bond(&[1, 1]), vlan(1, 5), vlan(1, 5)]
+        a_bridge_whose_port_is_a_vlan_on_the_bridge_is_a_loop: [bridge(&[1]), vlan(0, 5)] => [Loop 0, Loop 1];
+        a_bridge_as_a_bridge_port_is_rejected: [bridge(&[1]), bridge(&[])] => [PortIsBridge 1];
+        a_member_of_a_bond_and_of_a_bridge_is_rejected: [nic(), bond(&[0]), bridge(&[0])] => [PortTwice 0];
+        a_bond_as_a_bond_member_is_rejected: [nic(), bond(&[0]), bond(&[1])] => [PortIsNoNic 1];
+        a_vlan_as_a_bond_member_is_rejected: [nic(), vlan(0, 5), bond(&[1])] => [PortIsNoNic 1];
+        a_member_of_two_bonds_is_rejected: [nic(), bond(&[0]), bond(&[0])] => [PortTwice 0];
+        a_member_listed_twice_in_a_bond_is_rejected: [nic(), bond(&[0, 0])] => [PortTwice 0];
+        two_vlans_with_one_parent_and_one_id_are_rejected: [nic(), vlan(0, 5), vlan(0, 6), vlan(0, 5)] => [VlanTwice 3];
+        every_contradiction_between_links_is_reported: [vlan(0, 5), nic(), bond(&[1, 1]), vlan(1, 5), vlan(1, 5)]
             => [Loop 0, PortTwice 1, VlanTwice 4];
     }
 

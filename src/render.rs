@@ -22,7 +22,7 @@ use serde::Serialize;
 
 use crate::network::{InterfaceName, LinkIndex, LinkKind, NetworkConfig, Pairs, VlanId};
 
-/// Network program that configures the network in an initramfs.
+/// The program that configures the network in an initramfs, and the input that it reads.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[doc(hidden)]
@@ -68,8 +68,8 @@ struct Taken {
 /// numbered name (`kv0.id`). A parent is named before its VLANs. A VLAN never gets a name that the kernel itself
 /// assigns: a NIC that appears later may get the same name.
 ///
-/// `devices` identifies every link that is not a VLAN. `known_as` has the names that NICs get when `devices` identifies
-/// them in another way. `may_be` reports whether the network program can find the VLAN id in a name.
+/// `devices` identifies every link that is not a VLAN. `known_as` has the names of NICs that `devices` does not
+/// identify by name. `may_be` returns whether the network program accepts a name for a VLAN with this id.
 fn name_vlans(
     config: &NetworkConfig,
     mut devices: Vec<Option<Device>>,

@@ -6,15 +6,15 @@ pub fn escaped(text: &str) -> String {
     text.chars().map(|c| if acts_on_terminal(c) { c.escape_default().to_string() } else { c.to_string() }).collect()
 }
 
-/// Reports whether a terminal acts on the character: it moves the cursor, starts a line, or changes the direction of the
-/// text.
+/// Returns whether a terminal acts on the character: the character moves the cursor, starts a line, or changes the
+/// direction of the text.
 #[must_use]
 pub fn acts_on_terminal(c: char) -> bool {
     let is_direction = matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     c.is_control() || is_direction || matches!(c, '\u{2028}' | '\u{2029}')
 }
 
-/// Largest width of a column, in characters, so that one long string does not make every row as long.
+/// Maximum width of a column, in characters. Without this limit, one long string would make every row as long.
 const MAX_WIDTH: usize = 1024;
 
 /// Formats a table. A cell is a list of strings, each on its own line. Every string is escaped.
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_string_acts_on_a_terminal() {
+    fn no_printed_string_contains_characters_that_act_on_a_terminal() {
         let hostile = "a\u{1b}[2J\r\nerror: b\u{9b}31m\u{202e}c";
         assert_eq!(escaped(hostile), "a\\u{1b}[2J\\r\\nerror: b\\u{9b}31m\\u{202e}c");
         assert_eq!(escaped("ä 10.0.0.5/24 \"b\""), "ä 10.0.0.5/24 \"b\"");
@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cell_may_have_several_lines_and_may_be_wider_than_its_column() {
+    fn a_cell_can_have_several_lines_and_be_wider_than_its_column() {
         let cell = |lines: &[&str]| lines.iter().map(|line| (*line).to_owned()).collect::<Vec<_>>();
         let rows = vec![[cell(&["a"]), cell(&["b", "c"])], [cell(&["wide"]), cell(&["d"])]];
         assert_eq!(table(rows, 3), "a    b\n     c\nwide  d\n");

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Installs glowplug in an initramfs: it configures the network of a KubeVirt machine from the config drive, before any
-# program uses the network.
+# Installs glowplug in an initramfs. There, glowplug configures the network of a KubeVirt machine from the config drive,
+# before any program uses the network.
 #
 # shellcheck disable=SC2154 # moddir, initdir, srcmods and the directories of udev and systemd come from dracut
 
@@ -18,21 +18,21 @@ _glowplug_in_kdump() {
 check() {
     _glowplug_in_kdump && return 255
     require_binaries glowplug modprobe || return 1
-    # Include the module only if the configuration names it. An image that never boots on KubeVirt does not need it, and
-    # an image that does must also set default arguments.
+    # Include the module only if the configuration names it. An image that never boots on KubeVirt does not need the
+    # module, and an image that boots on KubeVirt must also set default arguments.
     return 255
 }
 
 depends() {
     _glowplug_in_kdump && return 0
-    # network: the program that reads the arguments, and the udev rules for ifname=.
+    # The module `network` brings the program that reads the arguments, and the udev rules for ifname=.
     echo systemd network
 }
 
 installkernel() {
     _glowplug_in_kdump && return 0
-    # Do not select drivers by the hardware of this machine: it only builds the image, and another machine boots the
-    # image.
+    # Do not select drivers by the hardware of this machine: this machine only builds the image, and another machine
+    # boots the image.
     # shellcheck disable=SC2034 # instmods reads it
     local hostonly=''
     local -a drivers=(
@@ -54,7 +54,7 @@ installkernel() {
     done
 }
 
-# Lists every drop-in of the unit that the image has so far.
+# Lists the drop-ins of the unit that are already in the image.
 _glowplug_drop_ins() {
     find "$initdir$systemdsystemunitdir/$_glowplug_unit.d" "$initdir$systemdsystemconfdir/$_glowplug_unit.d" \
         -name '*.conf' 2>/dev/null
@@ -65,8 +65,8 @@ _glowplug_fail() {
     exit 1
 }
 
-# Prints the network program of the image. If the image has several, the first of this list is used, as in dracut's module
-# `network` of 057 and 059. Newer versions have network-legacy last.
+# Prints the network program of the image. If the image has several, the first of this list is used, as in the module
+# `network` of dracut 057 and 059. Newer versions of dracut try network-legacy last.
 _glowplug_renderer() {
     local module
     for module in network-manager network-legacy systemd-networkd; do
@@ -78,8 +78,8 @@ _glowplug_renderer() {
     return 1
 }
 
-# Makes NetworkManager read our arguments. Version 1.54 and newer has a unit instead of dracut's hook, and this unit
-# reads only /proc/cmdline.
+# Makes NetworkManager read our arguments. NetworkManager 1.54 and newer has a unit instead of dracut's hook, and this
+# unit reads only /proc/cmdline.
 _glowplug_network_manager() {
     local unit=NetworkManager-config-initrd.service generator command
     local unit_dir="$initdir$systemdsystemunitdir"
@@ -90,9 +90,9 @@ _glowplug_network_manager() {
             || _glowplug_fail "neither $unit nor a hook of dracut would read our arguments"
         return
     fi
-    # NetworkManager's own unit (1.58) starts NetworkManager in the background. systemd then regards the unit as ended, and does
-    # not stop NetworkManager when the boot leaves the initramfs. NetworkManager would undo what CoreOS does there, and the real
-    # root would have addresses without routes.
+    # NetworkManager's own unit (1.58) starts NetworkManager in the background. systemd then regards the unit as ended,
+    # and does not stop NetworkManager when the boot leaves the initramfs. In that step, NetworkManager would undo the
+    # changes of CoreOS, and the real root would have addresses without routes.
     command=$(sed -n 's/^ExecStart=//p' "$unit_dir/NetworkManager-initrd.service" 2>/dev/null)
     if [[ $command && $command != *[[:space:]]* ]]; then
         mkdir -p "$unit_dir/NetworkManager-initrd.service.d"
@@ -117,7 +117,8 @@ _glowplug_network_manager() {
         || _glowplug_fail "cannot write a drop-in for $unit"
 }
 
-# Makes networkd's generator read the default arguments. By itself, the generator reads only /proc/cmdline, which lacks them.
+# Makes networkd's generator read the default arguments. Without the drop-in, the generator reads only /proc/cmdline,
+# which lacks these arguments.
 _glowplug_networkd() {
     local unit=systemd-network-generator.service generator="$systemdutildir/systemd-network-generator"
     [[ -e $initdir$systemdsystemunitdir/$unit && -x $initdir$generator ]] \
@@ -130,9 +131,9 @@ _glowplug_networkd() {
         || dwarn "glowplug: without the dracut module systemd-resolved no program in the initramfs queries the name servers"
 }
 
-# Sets the default arguments in a drop-in, unless another drop-in sets them or, for strict mode, unsets them. Fedora CoreOS has
-# its default arguments in a drop-in of afterburn, and later reads them there to distinguish the default network from a network
-# that a person requested. So glowplug must use the same default.
+# Sets the default arguments in a drop-in, unless another drop-in sets them or, for strict mode, unsets them. Fedora
+# CoreOS has its default arguments in a drop-in of afterburn, and later reads this drop-in to distinguish the default
+# network from a network that a person requested. So glowplug must use the same default.
 _glowplug_default() {
     local drop_ins value
     mapfile -t drop_ins < <(_glowplug_drop_ins)
@@ -151,7 +152,7 @@ _glowplug_default() {
     fi
 }
 
-# Disables a unit of afterburn on KubeVirt, whether or not the unit is in this image.
+# Disables a unit of afterburn for machines on KubeVirt. The drop-in has no effect if the image does not have the unit.
 _glowplug_stand_back() {
     inst_simple "$moddir/$1.conf" "$systemdsystemunitdir/$1.service.d/50-glowplug.conf" || exit 1
 }
@@ -163,17 +164,18 @@ install() {
         || _glowplug_fail "the image has no network program:" \
             "add the dracut module network-manager, systemd-networkd or network-legacy"
 
-    # The unit expects this path, whatever path the program has on this machine.
+    # The unit expects the program at this path, even if the program is at another path on this machine.
     program=$(find_binary glowplug) || _glowplug_fail "there is no glowplug"
     # inst_binary also installs the libraries that the program is linked to.
     inst_binary "$program" /usr/bin/glowplug || exit 1
     inst_multiple modprobe || exit 1
-    # dracut 057 does not install this unit of systemd; RHEL 9 changed that in August 2025.
+    # dracut 057 does not install this unit of systemd; RHEL 9 has installed it since August 2025.
     inst_multiple -o "$systemdsystemunitdir/modprobe@.service"
     [[ -e $initdir$systemdsystemunitdir/modprobe@.service ]] \
         || _glowplug_fail "the image has no modprobe@.service, so no driver would be there in time"
 
-    # This rule creates the symbolic link by label for a drive on a CD-ROM. Ignition uses this link to find the drive.
+    # This udev rule creates the symbolic link with the label of a drive that is attached as a CD-ROM. Ignition uses
+    # this link to find the drive.
     inst_rules 60-cdrom_id.rules
     [[ -e $initdir$udevdir/rules.d/60-cdrom_id.rules ]] || _glowplug_fail "there is no 60-cdrom_id.rules"
 
@@ -181,7 +183,7 @@ install() {
     inst_simple "$moddir/$_glowplug_unit" "$systemdsystemunitdir/$_glowplug_unit" || exit 1
     mkdir -p "$unit_dir"
     printf '[Service]\nEnvironment=GLOWPLUG_RENDERER=%s\n' "$renderer" >"$unit_dir/10-renderer.conf" || exit 1
-    # Drop-ins of the distribution.
+    # Install the drop-ins of the distribution, too.
     inst_multiple -o "$systemdsystemunitdir/$_glowplug_unit.d/*.conf" "$systemdsystemconfdir/$_glowplug_unit.d/*.conf"
     _glowplug_default
     case $renderer in
@@ -189,11 +191,11 @@ install() {
         systemd-networkd) _glowplug_networkd ;;
     esac
 
-    # afterburn supports KubeVirt too. If both programs configured the NICs of one machine, each would rename the NICs
-    # that the other has named.
+    # afterburn supports KubeVirt too. If both programs configured the NICs of one machine, each program would rename
+    # the NICs that the other program has named.
     _glowplug_stand_back afterburn-network-kargs
 
-    # This unit copies profiles of NetworkManager. It does nothing if kernel arguments configure the network.
+    # This unit copies profiles of NetworkManager. The unit does nothing if kernel arguments configure the network.
     if [[ $renderer == network-manager ]]; then
         inst_multiple cp mkdir || exit 1
         inst_simple "$moddir/glowplug-network-profiles.service" "$systemdsystemunitdir/glowplug-network-profiles.service" \
@@ -216,6 +218,6 @@ install() {
         $SYSTEMCTL -q --root "$initdir" add-requires initrd.target "$_glowplug_unit" || exit 1
     fi
 
-    # Directory of the arguments. dracut does not make it in every image.
+    # Make the directory of the arguments, because dracut does not make this directory in every image.
     mkdir -p "$initdir/etc/cmdline.d" || exit 1
 }

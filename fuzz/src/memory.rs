@@ -1,4 +1,4 @@
-//! Measures memory.
+//! Measures the peak memory of a function.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -27,7 +27,8 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// Returns the peak memory of `run` in bytes, without the memory in use before. Only for one thread at a time.
+/// Returns the peak memory of `run` in bytes, without the memory in use before. The counters are global, so two threads
+/// must not call this function at the same time.
 pub(crate) fn peak(run: impl FnOnce()) -> usize {
     let before = IN_USE.load(Relaxed);
     PEAK.store(before, Relaxed);

@@ -27,7 +27,7 @@ use slog::{Level, Logger, debug, info, warn};
 /// Environment variable with the default kernel arguments. A distribution sets the variable in a drop-in of the unit.
 const DEFAULT_VARIABLE: &str = "GLOWPLUG_NETWORK_KARGS_DEFAULT";
 
-/// Environment variable with the least level that is logged. It replaces the level of the command.
+/// Environment variable with the least level that is logged. The variable replaces the default level of the command.
 const LOG_VARIABLE: &str = "GLOWPLUG_LOG";
 
 #[cfg(target_env = "musl")]
@@ -320,8 +320,8 @@ fn network_kargs(args: NetworkKargs, log: &Logger) -> Result<ExitCode> {
     Ok(exit_code(plan.report.is_refused()))
 }
 
-/// Returns the default arguments from the option, else from the variable. An error in the variable is returned as a value,
-/// because it does not matter on a machine that needs no default.
+/// Returns the default arguments from the option, else from the variable. An error in the variable is returned as a
+/// value, because the error does not matter on a machine that needs no default.
 fn default_value(given: Option<DefaultValue>, required: bool) -> Result<Option<DefaultValue>, String> {
     match env::var_os(DEFAULT_VARIABLE) {
         _ if given.is_some() => Ok(given),
@@ -398,7 +398,7 @@ fn ssh_keys(args: SshKeys, log: &Logger) -> Result<ExitCode> {
     }
     let is_unsure = machine.meta_data.has_unread_keys || !diagnostics.kept().is_empty();
     if keys.is_empty() && is_unsure {
-        // The owner may have meant to allow these keys, so the keys of an earlier run stay.
+        // The keys that cannot be read may be keys that the owner wants to allow, so the keys of an earlier run stay.
         bail!("none of the drive's public keys can be read, expected lines of authorized_keys");
     }
     let account = Account::find(&args.user, &options.root)?;
@@ -438,7 +438,7 @@ fn metadata(args: Metadata, log: &Logger) -> Result<ExitCode> {
         let width = asked.keys().map(String::len).max().unwrap_or(0);
         print(&asked.iter().map(|(key, value)| format!("{key:width$}  {value}\n")).collect::<String>())?;
     } else if keys.len() > 1 || is_complete {
-        // A missing value is an empty line, so that each line belongs to its key.
+        // A missing value is an empty line, so that the lines stay in the order of the keys.
         print(&keys.iter().map(|key| format!("{}\n", known.get(key).unwrap_or_default())).collect::<String>())?;
     }
     Ok(if is_complete { ExitCode::SUCCESS } else { ExitCode::FAILURE })

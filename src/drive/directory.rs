@@ -1,7 +1,7 @@
 //! Reads a drive from a directory: a mounted drive, or a copy of a drive.
 //!
-//! The kernel resolves every path beneath the directory (`openat2`). So a link may lead to another file of the drive
-//! but never off the drive, even if someone changes the link during the read.
+//! The kernel resolves every path beneath the directory (`openat2`). A symbolic link can lead to another file of the
+//! drive, but not off the drive, even if the link is changed during the read.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -15,7 +15,7 @@ use nix::sys::stat::Mode;
 
 use super::source::{Files, MAX_ENTRIES, ReadError, is_name, parts};
 
-/// Directory with the files of a drive.
+/// An open directory with the files of a drive.
 #[derive(Debug)]
 pub struct Directory {
     root: OwnedFd,
@@ -24,7 +24,7 @@ pub struct Directory {
 // === impl Directory ===
 
 impl Directory {
-    /// Opens the directory. The value keeps this directory even if its path is renamed or mounted over.
+    /// Opens the directory. The result refers to this directory even if its path is later renamed or hidden by a mount.
     ///
     /// # Errors
     ///
@@ -43,7 +43,7 @@ impl Directory {
         match openat2(&self.root, if path.is_empty() { "." } else { path }, how) {
             Ok(opened) => Ok(Some(opened)),
             Err(Errno::ENOENT | Errno::ENOTDIR) => Ok(None),
-            // The link leads off the drive, or links form a loop.
+            // A symbolic link leads off the drive, or symbolic links form a loop.
             Err(Errno::EXDEV | Errno::ELOOP) => Err(ReadError::NotAFile { path: path.to_owned() }),
             Err(e) => Err(ReadError::io(path, e.into())),
         }
@@ -52,11 +52,11 @@ impl Directory {
 
 impl Files for Directory {
     fn read(&self, path: &str, limit: usize) -> Result<Option<Vec<u8>>, ReadError> {
-        // O_PATH looks at the file without opening it: opening a device may have side effects.
+        // O_PATH gives the type of the file without opening it: opening a device can have side effects.
         let Some(found) = self.open_at(path, OFlag::O_PATH)? else { return Ok(None) };
         regular(path, found.into())?;
-        // The file may have been replaced meanwhile. O_NONBLOCK prevents a wait for a FIFO, and the type is checked
-        // again.
+        // The file may have been replaced since the check. O_NONBLOCK prevents a wait if it is a FIFO now, and the type
+        // is checked again.
         let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
         let Some(opened) = self.open_at(path, flags)? else { return Ok(None) };
         let (file, size) = regular(path, opened.into())?;
@@ -64,7 +64,7 @@ impl Files for Directory {
         if size > limit as u64 {
             return Err(too_large(size));
         }
-        // The file may grow during the read.
+        // The file may grow during the read, so its length is checked again.
         let mut content = Vec::new();
         file.take((limit as u64).saturating_add(1)).read_to_end(&mut content).map_err(|e| ReadError::io(path, e))?;
         if content.len() > limit {
@@ -94,7 +94,7 @@ impl Files for Directory {
     }
 }
 
-/// Returns the file and its size in bytes. An error if the file is not a regular file.
+/// Returns the file and its size in bytes, or an error if the file is not a regular file.
 fn regular(path: &str, file: File) -> Result<(File, u64), ReadError> {
     let metadata = file.metadata().map_err(|e| ReadError::io(path, e))?;
     if !metadata.is_file() {
@@ -113,7 +113,7 @@ mod tests {
 
     use super::*;
 
-    /// A drive in a directory, and a file next to this directory that is not on the drive.
+    /// Creates a drive in a directory, and next to this directory a file `secret` that is not on the drive.
     fn drive() -> (TempDir, Directory) {
         let outside = tempfile::tempdir().unwrap();
         let root = outside.path().join("drive");
@@ -137,14 +137,14 @@ mod tests {
     }
 
     #[test]
-    fn a_file_over_the_limit_is_refused_with_both_numbers() {
+    fn the_error_about_a_file_over_the_limit_has_both_numbers() {
         let (_outside, drive) = drive();
         let error = drive.read("openstack/latest/user_data", 3).unwrap_err();
         assert_eq!(error.to_string(), "openstack/latest/user_data: file of 5 bytes, expected at most 3");
     }
 
     #[test]
-    fn a_link_inside_the_drive_is_followed() {
+    fn a_symbolic_link_inside_the_drive_is_followed() {
         let (outside, drive) = drive();
         let root = outside.path().join("drive");
         symlink("latest", root.join("openstack/2018-08-27")).unwrap();
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_never_leads_off_the_drive() {
+    fn a_symbolic_link_never_leads_off_the_drive() {
         let (outside, drive) = drive();
         let root = outside.path().join("drive");
         symlink("../secret", root.join("relative")).unwrap();
@@ -170,14 +170,14 @@ mod tests {
     }
 
     #[test]
-    fn a_loop_of_links_is_not_a_file() {
+    fn a_loop_of_symbolic_links_is_not_a_file() {
         let (outside, drive) = drive();
         symlink("loop", outside.path().join("drive/loop")).unwrap();
         assert!(is_not_a_file(drive.read("loop", 100), "loop"));
     }
 
     #[test]
-    fn a_path_that_leads_off_the_drive_is_not_a_file() {
+    fn a_path_that_leads_out_of_the_drive_is_not_a_file() {
         let (_outside, drive) = drive();
         for path in ["../secret", "/etc/passwd", "openstack/../../secret", "openstack//latest", "."] {
             assert!(is_not_a_file(drive.read(path, 100), path), "{path}");
@@ -203,14 +203,14 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_reports_no_size_is_bounded_during_the_read() {
+    fn a_file_that_reports_size_zero_is_still_read_only_up_to_the_limit() {
         let process = Directory::open(Path::new("/proc/self")).unwrap();
         let error = process.read("status", 10).unwrap_err();
         assert_eq!(error.to_string(), "status: file of 11 bytes, expected at most 10");
     }
 
     #[test]
-    fn names_are_sorted_and_bounded() {
+    fn listed_names_are_sorted_and_at_most_4096() {
         let (outside, drive) = drive();
         let root = outside.path().join("drive");
         fs::write(root.join("a"), "").unwrap();
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_not_listed_as_a_directory() {
+    fn a_file_cannot_be_opened_as_the_directory_of_a_drive() {
         let (outside, _drive) = drive();
         let error = Directory::open(&outside.path().join("secret")).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::NotADirectory);

@@ -1,7 +1,8 @@
 //! Reads the label of a FAT12, FAT16 or FAT32 volume.
 //!
-//! Only the label is read in process, to recognise a config drive before anything is mounted. The files of a FAT drive are
-//! read by the kernel: KubeVirt writes ISO 9660, and only OpenStack deployments with `config_drive_format=vfat` write FAT.
+//! Only the label is read in process, to recognise a config drive before any file system is mounted. The kernel reads
+//! the files of a FAT drive: KubeVirt writes ISO 9660, and only OpenStack deployments with `config_drive_format=vfat`
+//! write FAT.
 //!
 //! Source: Microsoft's FAT32 File System Specification 1.03, and Linux where the two differ.
 
@@ -15,8 +16,8 @@ const BOOT_SECTOR: usize = 512;
 /// Size of one directory entry, in bytes.
 const ENTRY: usize = 32;
 
-/// Largest number of bytes of the root directory that are searched. A formatting tool writes the label before any file,
-/// so the label is among the first entries.
+/// Number of bytes at the start of the root directory that are searched for the label. A formatting tool writes the
+/// label before any file, so the label is among the first entries.
 const SEARCHED: usize = 4096;
 
 /// Attribute bits of a directory entry.
@@ -74,8 +75,8 @@ pub(super) fn label(source: &(impl ReadAt + ?Sized)) -> io::Result<Option<String
 // === impl Labels ===
 
 impl Labels {
-    /// Finds the labels. `None` when the sector is not the boot sector of a FAT volume. The first sector of a
-    /// partitioned disk ends with the same two bytes, so every number is checked.
+    /// Finds the positions of the label. `None` when the sector is not the boot sector of a FAT volume. The first
+    /// sector of a partitioned disk ends with the same two bytes, so the function also checks the other numbers.
     fn find(boot: &[u8; BOOT_SECTOR]) -> Option<Self> {
         let sector = u64::from(u16_le(boot, 11));
         let per_cluster = u64::from(boot[13]);
@@ -93,8 +94,8 @@ impl Labels {
         if !is_boot_sector {
             return None;
         }
-        // Linux recognises FAT32 by the length of the table, not by the number of clusters, and `mkfs.vfat` can write
-        // FAT32 with few clusters.
+        // Linux recognises FAT32 by the 16-bit table size 0, not by the number of clusters: `mkfs.vfat` can write FAT32
+        // with few clusters.
         let is_fat32 = u16_le(boot, 22) == 0;
         let either = |short: usize, long: usize| match u16_le(boot, short) {
             0 => u64::from(u32_le(boot, long)),
@@ -114,7 +115,7 @@ impl Labels {
         } else {
             (root, root_bytes, 43)
         };
-        // The signature 0x29 announces a serial number and the label.
+        // The signature 0x29 means that a serial number and the label follow.
         let boot = if boot[label - 5] == 0x29 { *boot[label..].first_chunk()? } else { [b' '; 11] };
         let root_bytes = usize::try_from(root_bytes).map_or(SEARCHED, |bytes| bytes.min(SEARCHED));
         Some(Self { root: root * sector, root_bytes, boot })
@@ -137,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn the_numbers_of_a_boot_sector_give_the_root_directory() {
+    fn the_numbers_of_a_boot_sector_give_the_position_of_the_root_directory() {
         assert_eq!(
             Labels::find(&boot()),
             Some(Labels { root: (4 + 64) * 512, root_bytes: 4096, boot: *b"config-2   " })
@@ -145,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_boot_sector_with_an_impossible_number_is_no_fat_volume() {
+    fn a_boot_sector_with_an_invalid_value_is_not_a_fat_volume() {
         let changes: [(&str, usize, &[u8]); 16] = [
             ("code that does not start with a jump", 0, &[0x33]),
             ("a short jump without its padding", 2, &[0]),
@@ -186,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn the_label_of_a_boot_sector_needs_its_signature() {
+    fn the_label_in_a_boot_sector_counts_only_with_the_signature_before_it() {
         let mut boot = boot();
         assert_eq!(label(boot.as_slice()).unwrap(), Some("config-2".to_owned()));
         boot[38] = 0x28;

@@ -1,11 +1,11 @@
 //! Reads ISO 9660 as `xorrisofs` and `genisoimage` write it: the label, and the files by their real names.
 //!
-//! An image has up to three sets of names for the same files: Rock Ridge, Joliet and plain names. Plain names are
-//! shortened (`NETWORK_.JSO;1`), and two long names may have the same plain name. So plain names are used only if the
-//! image has neither Rock Ridge names nor a Joliet tree.
+//! An image has up to three sets of names for the same files: Rock Ridge, Joliet and plain names. Plain names are used
+//! only if the image has no other set: they are shortened (`NETWORK_.JSO;1`), so two files can have the same plain
+//! name.
 //!
-//! Not supported: blocks of other sizes than 2048 bytes, files in several extents, interleaved files, compressed files,
-//! and following links.
+//! Not supported: blocks of other sizes than 2048 bytes; files in several extents; interleaved or compressed files.
+//! Symbolic links are not followed.
 //!
 //! Sources: ECMA-119 (the file system), SUSP 1.12 and RRIP 1.12 (Rock Ridge), and the Joliet specification.
 
@@ -14,7 +14,7 @@ use std::io::{self, ErrorKind};
 use super::source::{Files, MAX_ENTRIES, ReadAt, ReadError, is_name, parts};
 use super::window::{self, Window, u16_le, u32_le};
 
-/// Size of a block, in bytes. Other sizes are not read, and no common tool writes them.
+/// Size of a block, in bytes. An image with blocks of another size is rejected; no common tool writes such an image.
 const BLOCK: usize = 2048;
 
 /// Block of the first volume descriptor, after the system area.
@@ -55,10 +55,10 @@ pub struct Image<'a, S: ReadAt + ?Sized> {
     names: Names,
 }
 
-/// Set of file names that is used.
+/// The set of file names that is used for an image.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Names {
-    /// Names in the system use area of a record, after this number of bytes.
+    /// Names of Rock Ridge, in the system use area of each record. The number is how many bytes to skip in the area.
     RockRidge(usize),
     Joliet,
     Plain,
@@ -82,9 +82,9 @@ enum EntryKind {
     /// A file with several extents, or an interleaved file.
     ScatteredFile,
     Directory,
-    /// A directory that was moved because its path is too deep. Only its first block is known.
+    /// A directory that was moved because of the depth of its path. Only the first block of the directory is known.
     RelocatedDirectory,
-    /// A link, a device, a FIFO or a socket.
+    /// A symbolic link, a device, a FIFO or a socket.
     Special,
 }
 
@@ -95,9 +95,9 @@ struct SystemUse {
     name_is_complete: bool,
     mode: Option<u32>,
     is_link: bool,
-    /// First block of the directory that was moved away from this record.
+    /// First block of a directory that was moved to another directory. This record is in the original directory.
     child: Option<u32>,
-    /// Whether this directory was moved here; its name is in the original directory.
+    /// Whether this record is a moved directory. The record in the original directory has the name.
     is_guest: bool,
 }
 
@@ -129,7 +129,7 @@ fn kind_of(descriptor: &[u8; BLOCK]) -> Option<u8> {
 }
 
 fn is_joliet(descriptor: &[u8; BLOCK]) -> bool {
-    // The three levels of UCS-2. Their differences do not matter here.
+    // Escape sequences of the three levels of UCS-2. The reader treats the levels alike.
     matches!(&descriptor[88..91], b"%/@" | b"%/C" | b"%/E")
 }
 
@@ -138,7 +138,7 @@ fn first_record(block: &[u8; BLOCK]) -> &[u8] {
     &block[..usize::from(block[0])]
 }
 
-/// Returns the name of a record, not decoded.
+/// Returns the bytes of a record's name, not decoded.
 fn raw_name(record: &[u8]) -> &[u8] {
     let length = usize::from(record.get(NAME - 1).copied().unwrap_or(0));
     record.get(NAME..NAME + length).unwrap_or_default()
@@ -150,7 +150,8 @@ fn system_use_area(record: &[u8]) -> &[u8] {
     record.get(NAME + (name | 1)..).unwrap_or_default()
 }
 
-/// Returns the number of bytes to skip in each system use area. `None` when the root record has no mark of Rock Ridge.
+/// Returns the number of bytes to skip in each system use area. `None` if the root record does not have the `SP` entry,
+/// which an image with Rock Ridge has.
 fn rock_ridge(root: &[u8]) -> Option<usize> {
     match system_use_area(root) {
         [b'S', b'P', 7, _, 0xbe, 0xef, skip, ..] => Some(usize::from(*skip)),
@@ -161,7 +162,7 @@ fn rock_ridge(root: &[u8]) -> Option<usize> {
 fn joliet_name(raw: &[u8]) -> Option<String> {
     let units: Vec<u16> = raw.chunks_exact(2).map(|unit| u16::from_be_bytes([unit[0], unit[1]])).collect();
     let mut name = String::from_utf16(&units).ok()?;
-    // The specification does not have this version suffix, but some images do.
+    // The specification has no version suffix, but the names of some images end with one.
     if name.ends_with(";1") {
         name.truncate(name.len() - 2);
     }
@@ -178,7 +179,7 @@ fn plain_name(raw: &[u8]) -> Option<String> {
 
 impl Extent {
     fn of(record: &[u8]) -> Self {
-        // An extended attribute record comes before the content.
+        // An extended attribute record, if there is one, comes before the content.
         let attributes = u32::from(record.get(1).copied().unwrap_or(0));
         Self { block: u32_le(record, 2).saturating_add(attributes), bytes: u32_le(record, 10) }
     }
@@ -204,7 +205,7 @@ impl Entry {
             Some(kind) if kind != 0o040_000 && kind != 0o100_000 => EntryKind::Special,
             _ if found.child.is_some() => EntryKind::RelocatedDirectory,
             _ if flags & DIRECTORY != 0 => EntryKind::Directory,
-            // For interleaved files these two bytes are the sizes of a unit and of a gap.
+            // These two bytes are the sizes of a unit and of a gap of an interleaved file, and zero for other files.
             _ if flags & MULTI_EXTENT != 0 || u16_le(record, 26) != 0 => EntryKind::ScatteredFile,
             _ => EntryKind::File,
         };
@@ -215,10 +216,11 @@ impl Entry {
 // === impl SystemUse ===
 
 impl SystemUse {
-    /// Reads the entries of one area. Returns the next area, if the entries continue: block, offset and length.
+    /// Reads the entries of one system use area. If the entries continue, returns the next area: block, offset and
+    /// length.
     fn take(&mut self, mut area: &[u8]) -> Option<(u32, u32, u32)> {
         let mut next = None;
-        // An entry has at least four bytes, and padding has fewer.
+        // An entry has at least four bytes; fewer bytes at the end are padding.
         while let Some(&[first, second, length, _version]) = area.first_chunk() {
             let Some((entry, rest)) = area.split_at_checked(length.into()).filter(|_| length >= 4) else { break };
             area = rest;
@@ -271,7 +273,7 @@ impl<'a, S: ReadAt + ?Sized> Image<'a, S> {
             window.read("volume descriptor", offset(FIRST_DESCRIPTOR + at), &mut descriptor)?;
             match kind_of(&descriptor) {
                 Some(SUPPLEMENTARY) if is_joliet(&descriptor) => return Self::of(source, &descriptor, Names::Joliet),
-                // The last descriptor, or a block that is not a descriptor.
+                // This is the last descriptor, or not a descriptor at all.
                 Some(255) | None => break,
                 Some(_) => {}
             }
@@ -303,7 +305,7 @@ impl<S: ReadAt + ?Sized> Files for Image<'_, S> {
             EntryKind::File if extent.bytes as usize > limit => {
                 Err(ReadError::TooLarge { path: path.to_owned(), size: extent.bytes.into(), limit })
             }
-            // The block of an empty file may have any value, so it is not checked.
+            // The block number of an empty file can have any value, so it is not checked.
             EntryKind::File if extent.bytes == 0 => Ok(Some(Vec::new())),
             EntryKind::File => {
                 let start = extent.start(self.blocks)?;
@@ -339,7 +341,7 @@ impl<S: ReadAt + ?Sized> Files for Image<'_, S> {
 // === impl Walk ===
 
 impl<S: ReadAt + ?Sized> Walk<'_, '_, S> {
-    /// Finds the entry at the path. A link within the path is not followed.
+    /// Finds the entry at the path. `None` if there is no such entry. A symbolic link within the path is not followed.
     fn find(&mut self) -> Result<Option<Entry>, ReadError> {
         let mut at = Entry { kind: EntryKind::Directory, extent: self.image.root };
         for part in parts(self.path)? {
@@ -363,7 +365,7 @@ impl<S: ReadAt + ?Sized> Walk<'_, '_, S> {
         Ok(Some(at))
     }
 
-    /// Returns the entry of a moved directory. The first block of the directory contains its size.
+    /// Returns the entry of a moved directory, with the size from the first record of its first block.
     fn relocated(&mut self, path: u32) -> Result<Entry, ReadError> {
         let start = Extent { block: path, bytes: 1 }.start(self.image.blocks)?;
         let mut block = [0; BLOCK];
@@ -395,7 +397,8 @@ impl<S: ReadAt + ?Sized> Walk<'_, '_, S> {
                     });
                 };
                 rest = after;
-                // Skips the directory itself, its parent, and files associated with another file.
+                // Skips the records of the directory itself and of its parent, and files that are associated with
+                // another file.
                 if matches!(raw_name(record), [0 | 1]) || record[25] & ASSOCIATED != 0 {
                     continue;
                 }
@@ -410,7 +413,7 @@ impl<S: ReadAt + ?Sized> Walk<'_, '_, S> {
         Ok(())
     }
 
-    /// Returns the record and its name in the chosen set. `None` when the record has no name in this set.
+    /// Returns the entry of a record, with its name in the chosen set. `None` if the record has no name in this set.
     fn entry(&mut self, record: &[u8]) -> Result<Option<(String, Entry)>, ReadError> {
         let mut found = SystemUse::default();
         let name = match self.image.names {
@@ -431,7 +434,7 @@ impl<S: ReadAt + ?Sized> Walk<'_, '_, S> {
         let mut block = [0; BLOCK];
         for _ in 0..MAX_CONTINUATIONS {
             let Some((path, offset, length)) = next else { return Ok(()) };
-            // Areas next to each other need no further read, but they take time, so they are counted.
+            // Neighbouring areas need no further read, but each area takes time and counts as a step.
             self.window.spend(self.path)?;
             let start = Extent { block: path, bytes: 1 }.start(self.image.blocks)?;
             let range = offset as usize..(offset as usize).saturating_add(length as usize);
@@ -451,7 +454,7 @@ mod tests {
 
     const ROOT: u32 = 20;
 
-    /// A directory record for an extent of one block, with these Rock Ridge data.
+    /// A directory record for an extent of one block, with this Rock Ridge data.
     fn record(name: &[u8], flags: u8, system_use: &[u8]) -> Vec<u8> {
         let mut record = vec![0; NAME];
         record[2..6].copy_from_slice(&ROOT.to_le_bytes());
@@ -472,7 +475,7 @@ mod tests {
         entry(b"CE", &[block, 0, offset, 0, length, 0].map(u32::to_le_bytes).concat())
     }
 
-    /// A volume of 24 blocks whose root directory has these records. Names continue in block 21.
+    /// A volume of 24 blocks whose root directory has these records. Block 21 has `continuation`.
     fn volume(records: &[Vec<u8>], continuation: &[u8]) -> Vec<u8> {
         let mut volume = vec![0; 24 * BLOCK];
         let descriptor = &mut volume[16 * BLOCK..];
@@ -497,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn a_label_is_cut_at_its_padding() {
+    fn a_label_is_returned_without_its_padding() {
         let mut volume = volume(&[], &[]);
         assert_eq!(label(volume.as_slice()).unwrap(), Some("config-2".to_owned()));
         volume[16 * BLOCK + 40..][..32].copy_from_slice(b"a b\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0  ");
@@ -527,7 +530,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_each_kind_are_read() {
+    fn joliet_names_and_plain_names_are_decoded() {
         for (raw, expected) in [
             (&b"\0a\0b"[..], Some("ab")),
             (b"\0a\0;\x001", Some("a")),
@@ -551,7 +554,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_continues_in_the_next_entry_and_area() {
+    fn a_rock_ridge_name_continues_in_the_next_entry_and_area() {
         let first = [entry(b"NM", b"\x01user"), continued(21, 100, 100), entry(b"NM", b"\x01_")].concat();
         let mut rest = vec![0; 100];
         rest.extend([entry(b"NM", b"\0data"), entry(b"NM", b"\0too much")].concat());
@@ -605,7 +608,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_leaves_its_block_is_malformed() {
+    fn a_record_that_is_too_short_or_crosses_its_block_boundary_is_malformed() {
         let message = "invalid directory record, expected one that ends inside its block";
         let mut short = record(b"A", 0, &named(b"a"));
         short[0] = 33;
@@ -616,7 +619,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_is_bounded_before_it_is_read() {
+    fn a_directory_of_more_than_1_mib_is_malformed() {
         let mut volume = volume(&[], &[]);
         volume[16 * BLOCK + 80..][..4].copy_from_slice(&u32::MAX.to_le_bytes());
         volume[16 * BLOCK + 166..][..4].copy_from_slice(&(MAX_DIRECTORY + 1).to_le_bytes());
@@ -624,7 +627,7 @@ mod tests {
     }
 
     #[test]
-    fn a_relocated_directory_has_to_start_with_itself() {
+    fn a_relocated_directory_must_start_with_a_record_of_itself() {
         let moved = [named(b"deep"), entry(b"CL", &[22_u32, 0].map(u32::to_le_bytes).concat())].concat();
         let mut volume = volume(&[record(b"DEEP", 0, &moved)], &[]);
         let mut own = record(&[0], DIRECTORY, &[]);
@@ -640,7 +643,7 @@ mod tests {
     }
 
     #[test]
-    fn the_attributes_before_a_file_are_not_its_content() {
+    fn the_extended_attributes_before_a_file_are_not_part_of_its_content() {
         let mut file = record(b"A", 0, &named(b"a"));
         (file[1], file[11]) = (1, 0);
         file[10] = 7;
@@ -649,7 +652,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_and_links_are_special() {
+    fn devices_and_symbolic_links_are_special_entries() {
         for (system_use, special) in [
             (entry(b"PX", &0o100_600_u32.to_le_bytes()), false),
             (entry(b"PX", &0o120_777_u32.to_le_bytes()), true),

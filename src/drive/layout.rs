@@ -12,14 +12,13 @@ pub const MAX_FILE: usize = 1024 * 1024;
 pub struct ConfigDrive {
     /// Layout of the files.
     pub layout: Layout,
-    /// Document about the machine. If this document cannot be read, only the metadata is lost: the network is still
-    /// configured.
+    /// Document about the machine. An error loses only the metadata: the network is still configured.
     pub meta_data: Result<Option<Document>, ReadError>,
-    /// Document about the network. If this document cannot be read, only the network is lost: the metadata is still
-    /// used.
+    /// Document about the network. An error loses only the network: the metadata is still used.
     pub network: Result<Option<Document>, ReadError>,
-    /// Path of a network document that is not read: in the directory of another OpenStack version, or in the layout of
-    /// NoCloud. Searched only on an OpenStack drive without a network document in the directory that is read.
+    /// Path of a network document that glowplug does not use, for a message: in the directory of another OpenStack
+    /// version, or in the layout of NoCloud. `None` unless an OpenStack drive has no network document in the directory
+    /// that is read.
     pub other_network: Option<String>,
 }
 
@@ -28,8 +27,8 @@ pub struct ConfigDrive {
 pub enum Layout {
     /// `openstack/latest/…`
     OpenStack {
-        /// Whether the drive has only `openstack/latest`, as KubeVirt writes it. OpenStack also writes directories
-        /// named by date, and `ec2`.
+        /// Whether `openstack/latest` is the only directory of metadata, as on a drive from KubeVirt. OpenStack also
+        /// writes directories named by date, and `ec2`.
         latest_only: bool,
     },
     /// `meta-data` and `network-config` in the root directory.
@@ -87,7 +86,8 @@ impl ConfigDrive {
     }
 }
 
-/// Returns `latest`, else the latest date. OpenStack writes one directory for each version of its format.
+/// Returns the directory `latest`, else the directory with the latest date. OpenStack writes one directory for each
+/// version of its format.
 fn newest(versions: &[String]) -> Option<&str> {
     let is_date = |name: &&String| {
         name.len() == 10

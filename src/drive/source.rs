@@ -49,12 +49,12 @@ pub enum ReadError {
     TooLarge {
         /// Path on the drive.
         path: String,
-        /// In bytes.
+        /// Size of the file, in bytes.
         size: u64,
-        /// In bytes.
+        /// Largest size that is read, in bytes.
         limit: usize,
     },
-    /// The path is a link that leads off the drive, or not a regular file.
+    /// The path is a symbolic link that leads off the drive, or is not a regular file.
     NotAFile {
         /// Path on the drive.
         path: String,
@@ -83,12 +83,13 @@ pub enum ReadError {
 pub enum FileSystem {
     /// ISO 9660, as KubeVirt writes it.
     Iso9660,
-    /// FAT12, FAT16 or FAT32, as OpenStack may write it. The files can be read only from a mounted directory.
+    /// FAT12, FAT16 or FAT32, which OpenStack can be configured to write. The files can be read only from a mounted
+    /// directory.
     Vfat,
 }
 
-/// Splits a path into its parts; the root directory has no part. A part that is not a plain name is an error, because
-/// it could lead off the drive: paths contain names of directories that come from the drive.
+/// Splits a path into its parts; the root directory has no part. A part that is not a plain name, such as `..`, is an
+/// error: a path can contain directory names from the drive, and such a part could lead off the drive.
 pub(super) fn parts(path: &str) -> Result<Vec<&str>, ReadError> {
     if path.is_empty() {
         return Ok(Vec::new());
@@ -100,7 +101,7 @@ pub(super) fn parts(path: &str) -> Result<Vec<&str>, ReadError> {
     Ok(parts)
 }
 
-/// Reports whether the string can be a file name. A drive may contain any name.
+/// Whether the string is a plain file name. A hostile drive can contain any string as a name.
 pub(super) fn is_name(name: &str) -> bool {
     !matches!(name, "" | "." | "..") && !name.contains(['/', '\0'])
 }

@@ -4,14 +4,14 @@ use std::io;
 
 use super::source::{ReadAt, ReadError};
 
-/// Size of one read, in bytes. All directories of a drive from KubeVirt fit, so one read is enough for them.
+/// Size of one read, in bytes. On a drive from KubeVirt, one read of this size covers all directories.
 const WIDTH: usize = 16 * 1024;
 
 /// Largest number of steps for one lookup of a file. A path of 32 directories, each with 1 MiB of records, needs about
 /// 2,000 reads. A hostile image with many continuation areas would need far more.
 const BUDGET: u32 = 4096;
 
-/// Source of bytes with a buffer for the last read. Each lookup makes its own window.
+/// Source of bytes with a buffer for the last read. Each lookup of a file creates a new window.
 pub(super) struct Window<'a, S: ReadAt + ?Sized> {
     source: &'a S,
     bytes: Vec<u8>,
@@ -34,8 +34,8 @@ impl<'a, S: ReadAt + ?Sized> Window<'a, S> {
             let aligned = offset - offset % WIDTH as u64;
             let fits = offset - aligned <= (WIDTH - buffer.len()) as u64;
             let start = if fits { aligned } else { offset };
-            // This read may fail at the end of the device, or at a bad sector near the requested bytes. The requested
-            // bytes are then read alone.
+            // This wide read can fail at the end of the device, or at a bad sector near the requested bytes. In this
+            // case only the requested bytes are read below.
             self.start = self.source.read_at(start, &mut self.bytes).is_ok().then_some(start);
             if self.copy(offset, buffer) {
                 return Ok(());
@@ -44,7 +44,7 @@ impl<'a, S: ReadAt + ?Sized> Window<'a, S> {
         self.source.read_at(offset, buffer).map_err(|e| ReadError::io(what, e))
     }
 
-    /// Counts one step. Steps without a read are counted too, because they take time.
+    /// Counts one step of the lookup. A step without a read counts too, because it also takes time.
     pub(super) fn spend(&mut self, what: &str) -> Result<(), ReadError> {
         match self.budget.checked_sub(1) {
             Some(rest) => {
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_cost_one_read() {
+    fn neighbouring_bytes_need_only_one_read() {
         let source = watched(40_000);
         let mut window = Window::new(&source);
         let mut byte = [0; 2];
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_the_source_is_read_without_its_surroundings() {
+    fn bytes_at_the_end_of_the_source_are_read_alone_after_the_wide_read_failed() {
         let source = watched(20_000);
         let mut byte = [0];
         Window::new(&source).read("end", 19_999, &mut byte).unwrap();
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn reading_in_a_loop_ends() {
+    fn a_lookup_fails_after_4096_reads() {
         let source = watched(3 * WIDTH);
         let mut window = Window::new(&source);
         let reads = (0..).take_while(|turn| window.read("loop", turn % 2 * 20_000, &mut [0]).is_ok()).count();
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_beyond_the_end_is_zero() {
+    fn a_number_beyond_the_end_of_the_bytes_is_zero() {
         assert_eq!((u16_le(&[1, 2, 3], 1), u16_le(&[1, 2, 3], 2), u32_le(&[1, 2, 3], 9)), (0x0302, 0, 0));
     }
 }

@@ -21,11 +21,11 @@ pub(crate) enum Wrong {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Prefixed {
     pub(crate) network: IpNetwork,
-    /// Whether the document has no prefix length, so that cloud-init's default was used.
+    /// Whether the document has no prefix length, and the default of cloud-init is used.
     pub(crate) is_guessed: bool,
 }
 
-/// The prefix length of an address that has none in the document, as in cloud-init.
+/// The prefix length of an address without a prefix length in the document, as in cloud-init.
 fn default_prefix(family: Family) -> u8 {
     match family {
         Family::Ipv4 => 24,
@@ -38,8 +38,8 @@ pub(crate) fn everywhere(family: Family) -> IpNetwork {
     network(family.address(0), 0)
 }
 
-/// Parses an address and drops its zone. The schema allows `fe80::1%eth0`, but the document refers to the link in
-/// another member.
+/// Parses an address and drops its zone. The schema allows `fe80::1%eth0`, but the link of the address is in another
+/// member of the document.
 pub(crate) fn address(text: &str) -> Option<IpAddr> {
     match text.split_once('%') {
         Some((address, zone)) if !zone.is_empty() => address.parse().ok().map(IpAddr::V6),
@@ -78,8 +78,8 @@ pub(crate) fn interface_address(text: &str, mask: Option<&str>) -> Result<Prefix
     let family = Family::of(address);
     let given = prefix(own, mask, family)?;
     let prefix = given.unwrap_or(default_prefix(family));
-    // An address with prefix length 0 would have every other address on its link. Such a length is a netmask that was
-    // never filled in.
+    // With prefix length 0, every other address would count as directly on the link. Such a length usually comes from a
+    // template that did not fill in the netmask.
     match (prefix, own) {
         (0, Some(_)) => Err(Wrong::Address),
         (0, None) => Err(Wrong::Mask),
@@ -87,9 +87,9 @@ pub(crate) fn interface_address(text: &str, mask: Option<&str>) -> Result<Prefix
     }
 }
 
-/// Parses the destination of a route. `default` stands for all addresses of `family`, and an unspecified address
-/// without a netmask for all addresses of its own family. Any other address without a netmask is parsed as a single
-/// host, which is a guess.
+/// Parses the destination of a route. `default` stands for all addresses of `family`. `0.0.0.0` or `::` without a
+/// netmask stands for all addresses of its own family. Any other address without a netmask is taken as a single host,
+/// which is a guess.
 pub(crate) fn destination(text: &str, mask: Option<&str>, family: Family) -> Result<Prefixed, Wrong> {
     if text == "default" {
         return Ok(Prefixed { network: everywhere(family), is_guessed: false });
@@ -103,8 +103,7 @@ pub(crate) fn destination(text: &str, mask: Option<&str>, family: Family) -> Res
     Ok(Prefixed { network: network(address, given.unwrap_or(default)), is_guessed })
 }
 
-/// The prefix length in the document. The length in the address overrides the netmask, but the netmask must be valid
-/// too.
+/// The prefix length in the document: the length in the address, else the netmask. Both must be valid.
 fn prefix(own: Option<&str>, mask: Option<&str>, family: Family) -> Result<Option<u8>, Wrong> {
     let read = |text: &str, wrong| prefix_length(text, family).ok_or(wrong);
     let own = own.map(|own| read(own, Wrong::Address)).transpose()?;
@@ -119,8 +118,8 @@ fn split(text: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// Makes a network. Every caller passes a prefix length of at most the family's bits. `IpNetwork` rejects only longer
-/// prefix lengths, so the fallback is never used.
+/// Makes a network. `IpNetwork` rejects only a prefix length above the family's bits. Every caller has checked the
+/// prefix length, so the fallback is never used.
 fn network(address: IpAddr, prefix: u8) -> IpNetwork {
     IpNetwork::new(address, prefix).unwrap_or_else(|_| IpNetwork::from(address))
 }
@@ -146,43 +145,43 @@ mod tests {
     }
 
     addresses! {
-        a_length_in_the_address: "10.0.0.5/24", None => Ok("10.0.0.5/24");
-        a_mask_in_the_address: "10.0.0.5/255.255.255.0", None => Ok("10.0.0.5/24");
-        the_length_of_the_address_takes_precedence: "10.0.0.5/16", Some("255.255.255.0") => Ok("10.0.0.5/16");
-        a_dotted_mask: "10.0.0.5", Some("255.255.254.0") => Ok("10.0.0.5/23");
-        a_number_as_mask: "10.0.0.5", Some("20") => Ok("10.0.0.5/20");
-        a_broken_mask_next_to_a_length_is_an_error: "10.0.0.5/16", Some("255.0.255.0") => Err(Wrong::Mask);
-        an_empty_mask: "10.0.0.5", Some("") => Ok("10.0.0.5/24 guessed");
-        no_mask: "10.0.0.5", None => Ok("10.0.0.5/24 guessed");
-        a_host_mask: "10.0.0.5", Some("255.255.255.255") => Ok("10.0.0.5/32");
-        v6_with_length: "2001:DB8::5/48", None => Ok("2001:db8::5/48");
-        v6_with_a_mask_as_address: "2001:db8::5", Some("ffff:ffff:ffff:ffff::") => Ok("2001:db8::5/64");
-        v6_with_a_number: "2001:db8::5", Some("120") => Ok("2001:db8::5/120");
-        v6_without_a_mask: "2001:db8::5", None => Ok("2001:db8::5/64 guessed");
-        a_zone: "fe80::5%eth0", None => Ok("fe80::5/64 guessed");
-        a_zone_and_a_length: "fe80::5%eth0/64", None => Ok("fe80::5/64");
-        a_mask_with_holes: "10.0.0.5", Some("255.0.255.0") => Err(Wrong::Mask);
-        a_length_that_is_too_long: "10.0.0.5", Some("33") => Err(Wrong::Mask);
-        a_signed_length: "10.0.0.5", Some("+24") => Err(Wrong::Mask);
-        a_mask_of_the_other_family: "10.0.0.5", Some("ffff::") => Err(Wrong::Mask);
-        a_v4_mask_for_v6: "2001:db8::5", Some("255.255.255.0") => Err(Wrong::Mask);
-        a_mask_of_zero: "10.0.0.5", Some("0.0.0.0") => Err(Wrong::Mask);
-        an_address_length_of_zero: "10.0.0.5/0", None => Err(Wrong::Address);
-        an_empty_length: "10.0.0.5/", None => Err(Wrong::Address);
-        an_empty_address: "", None => Err(Wrong::Address);
-        leading_zeros: "10.0.0.05", None => Err(Wrong::Address);
-        a_blank: "10.0.0.5 ", None => Err(Wrong::Address);
-        brackets: "[2001:db8::5]", None => Err(Wrong::Address);
-        an_empty_zone: "fe80::5%", None => Err(Wrong::Address);
-        a_zone_on_v4: "10.0.0.5%eth0", None => Err(Wrong::Address);
-        unspecified: "0.0.0.0", None => Err(Wrong::Address);
-        loopback: "127.0.0.1", None => Err(Wrong::Address);
-        multicast: "ff02::1", None => Err(Wrong::Address);
-        broadcast: "255.255.255.255", None => Err(Wrong::Address);
+        a_prefix_length_in_the_address_is_used: "10.0.0.5/24", None => Ok("10.0.0.5/24");
+        a_netmask_in_the_address_is_used: "10.0.0.5/255.255.255.0", None => Ok("10.0.0.5/24");
+        the_prefix_length_of_the_address_takes_precedence_over_the_netmask: "10.0.0.5/16", Some("255.255.255.0") => Ok("10.0.0.5/16");
+        a_dotted_netmask_is_used: "10.0.0.5", Some("255.255.254.0") => Ok("10.0.0.5/23");
+        a_number_as_a_netmask_is_a_prefix_length: "10.0.0.5", Some("20") => Ok("10.0.0.5/20");
+        an_invalid_netmask_next_to_a_prefix_length_is_an_error: "10.0.0.5/16", Some("255.0.255.0") => Err(Wrong::Mask);
+        an_empty_netmask_counts_as_missing: "10.0.0.5", Some("") => Ok("10.0.0.5/24 guessed");
+        an_ipv4_address_without_a_netmask_gets_24_as_a_guess: "10.0.0.5", None => Ok("10.0.0.5/24 guessed");
+        a_netmask_of_a_single_host_is_valid: "10.0.0.5", Some("255.255.255.255") => Ok("10.0.0.5/32");
+        an_ipv6_address_with_a_prefix_length_is_read: "2001:DB8::5/48", None => Ok("2001:db8::5/48");
+        an_ipv6_netmask_is_written_as_an_address: "2001:db8::5", Some("ffff:ffff:ffff:ffff::") => Ok("2001:db8::5/64");
+        a_number_as_an_ipv6_netmask_is_a_prefix_length: "2001:db8::5", Some("120") => Ok("2001:db8::5/120");
+        an_ipv6_address_without_a_netmask_gets_64_as_a_guess: "2001:db8::5", None => Ok("2001:db8::5/64 guessed");
+        the_zone_of_an_ipv6_address_is_dropped: "fe80::5%eth0", None => Ok("fe80::5/64 guessed");
+        the_zone_before_a_prefix_length_is_dropped: "fe80::5%eth0/64", None => Ok("fe80::5/64");
+        a_netmask_with_holes_is_invalid: "10.0.0.5", Some("255.0.255.0") => Err(Wrong::Mask);
+        a_prefix_length_above_32_is_invalid_for_ipv4: "10.0.0.5", Some("33") => Err(Wrong::Mask);
+        a_prefix_length_with_a_sign_is_invalid: "10.0.0.5", Some("+24") => Err(Wrong::Mask);
+        an_ipv6_netmask_of_an_ipv4_address_is_invalid: "10.0.0.5", Some("ffff::") => Err(Wrong::Mask);
+        an_ipv4_netmask_of_an_ipv6_address_is_invalid: "2001:db8::5", Some("255.255.255.0") => Err(Wrong::Mask);
+        a_netmask_of_zero_is_invalid: "10.0.0.5", Some("0.0.0.0") => Err(Wrong::Mask);
+        an_address_with_prefix_length_0_is_invalid: "10.0.0.5/0", None => Err(Wrong::Address);
+        an_address_with_an_empty_prefix_length_is_invalid: "10.0.0.5/", None => Err(Wrong::Address);
+        an_empty_address_is_invalid: "", None => Err(Wrong::Address);
+        an_address_with_leading_zeros_is_invalid: "10.0.0.05", None => Err(Wrong::Address);
+        an_address_with_a_blank_is_invalid: "10.0.0.5 ", None => Err(Wrong::Address);
+        an_address_in_brackets_is_invalid: "[2001:db8::5]", None => Err(Wrong::Address);
+        an_address_with_an_empty_zone_is_invalid: "fe80::5%", None => Err(Wrong::Address);
+        an_ipv4_address_with_a_zone_is_invalid: "10.0.0.5%eth0", None => Err(Wrong::Address);
+        an_unspecified_address_is_no_host_address: "0.0.0.0", None => Err(Wrong::Address);
+        a_loopback_address_is_no_host_address: "127.0.0.1", None => Err(Wrong::Address);
+        a_multicast_address_is_no_host_address: "ff02::1", None => Err(Wrong::Address);
+        the_broadcast_address_is_no_host_address: "255.255.255.255", None => Err(Wrong::Address);
     }
 
     #[test]
-    fn a_destination_without_a_mask_is_a_host_or_everywhere() {
+    fn a_destination_without_a_netmask_is_a_single_host_or_all_addresses() {
         let read = |text: &str, mask: Option<&str>, family: Family| {
             destination(text, mask, family).map(|prefixed| {
                 let guess = if prefixed.is_guessed { " guessed" } else { "" };

@@ -1,5 +1,5 @@
-//! Checks and conversions that all formats share. Each turns a value of a document into a value of the model, or adds a
-//! diagnostic.
+//! Checks and conversions that all formats share. Each function turns a value of a document into a value of the model,
+//! or adds a diagnostic.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -29,7 +29,7 @@ pub(super) type Written<'a> = (FieldPath<'a>, Option<&'a Scalar>);
 pub(super) struct WrittenRoute<'a> {
     pub(super) destination: Member<'a>,
     pub(super) netmask: Member<'a>,
-    /// An empty string counts as missing.
+    /// The next hop. An empty string counts as missing.
     pub(super) gateway: Member<'a>,
     pub(super) metric: Member<'a>,
 }
@@ -116,8 +116,9 @@ pub(super) struct Guess {
     path: String,
 }
 
-/// Parses a static address, which must belong to the family `wanted` if that is given. An address with a guessed prefix
-/// length is added to `guesses`, because the diagnostic depends on the gateways of the link, which are not known yet.
+/// Parses a static address. If the family `wanted` is given, the address must belong to this family. An address with a
+/// guessed prefix length is added to `guesses`, because the diagnostic depends on the gateways of the link, which are
+/// not known yet.
 pub(super) fn static_address(
     diagnostics: &mut Diagnostics,
     (path, written): Written<'_>,
@@ -158,7 +159,7 @@ pub(super) fn add_address(link: &mut Link, address: IpNetwork) {
     }
 }
 
-/// Parses a next hop, which must belong to the given family if there is one. An empty string counts as missing.
+/// Parses a next hop. If a family is given, the next hop must belong to this family. An empty string counts as missing.
 pub(super) fn gateway(
     diagnostics: &mut Diagnostics,
     path: FieldPath<'_>,
@@ -237,8 +238,8 @@ pub(super) fn route(
     Some(Route::new(destination?, gateway, metric).ok()?.at(path.path()))
 }
 
-/// Adds routes to a link. A route of a family without addresses on this link is dropped. A warning reports it only if
-/// `is_sure`: otherwise an address of this link may have been dropped because of an error.
+/// Adds routes to a link. A route of a family without addresses on this link is dropped. A warning reports the dropped
+/// route only if `is_sure` is true. If not, an address of this link may have been dropped because of an error.
 pub(super) fn add_routes(diagnostics: &mut Diagnostics, link: &mut Link, routes: Vec<Route>, is_sure: bool) {
     for route in routes {
         let (used, expected) = match route.destination() {
@@ -254,7 +255,8 @@ pub(super) fn add_routes(diagnostics: &mut Diagnostics, link: &mut Link, routes:
     }
 }
 
-/// Removes the routing rules of a family without addresses on their link. Warnings as in [`add_routes`].
+/// Removes the routing rules of a family without addresses on their link. A warning reports a removed rule only if
+/// `is_sure` is true, as in [`add_routes`].
 pub(super) fn check_rules(diagnostics: &mut Diagnostics, link: &mut Link, is_sure: bool) {
     let rules = std::mem::take(&mut link.routing_policy);
     let (used, others) = rules.into_iter().partition(|rule| link.uses(rule.family()));
@@ -484,12 +486,12 @@ fn report_own_addresses(diagnostics: &mut Diagnostics, links: &[Link], dns: &Dns
     }
 }
 
-/// Removes a MAC address that the link would have anyway: a NIC has its own address, the kernel gives a bond or a
-/// bridge the address of its first member, and a VLAN has its parent's address.
+/// Removes a MAC address that the link has even without this setting: a NIC has its own address, the kernel gives a
+/// bond or a bridge the address of its first member, and a VLAN has its parent's address.
 fn drop_inherited_mac_address(links: &mut [Link], at: usize) {
     let Some(own) = links[at].cloned_mac_address.take() else { return };
     let mut from = at;
-    // Limited to the number of links, because loops are not detected yet.
+    // At most as many steps as links: links can form a loop, which a later step reports.
     for _ in 0..links.len() {
         let link = &links[from];
         match (link.mac_address(), link.kind.made_of().first()) {
@@ -501,13 +503,13 @@ fn drop_inherited_mac_address(links: &mut [Link], at: usize) {
     links[at].cloned_mac_address = Some(own);
 }
 
-/// Removes an MTU that is above the MTU of the VLAN's parent, because the kernel rejects it. A parent without an MTU in
-/// the document is skipped: its MTU is not known.
+/// Removes the MTU of a VLAN if it is above the MTU of a link below the VLAN, because the kernel rejects such an MTU. A
+/// link without an MTU in the document is skipped: its MTU is not known.
 fn drop_mtu_above_parents(diagnostics: &mut Diagnostics, links: &mut [Link], at: usize) {
     let Some(mtu) = links[at].mtu else { return };
     let mut least = None;
     let mut here = at;
-    // Limited to the number of links, because loops are not detected yet.
+    // At most as many steps as links: VLANs can form a loop, which a later step reports.
     for _ in 0..links.len() {
         let LinkKind::Vlan { parent, .. } = links[here].kind else { break };
         here = parent.0;
@@ -531,7 +533,7 @@ fn distinct<T: Clone + Ord>(values: &mut Vec<Located<T>>) {
     values.retain(|placed| seen.insert(placed.value.clone()));
 }
 
-/// The link, the problem and the expectation of a contradiction.
+/// Returns the link, the problem and the expectation for the diagnostic of a contradiction.
 pub(super) fn contradiction(contradiction: Contradiction) -> (LinkIndex, &'static str, &'static str) {
     match contradiction {
         // This case does not occur: the reader of the reference has already reported the missing link.

@@ -22,7 +22,8 @@ pub struct MetaData {
     /// For each public key, its path in the document and its string for `authorized_keys`. One string may have several
     /// lines.
     pub public_keys: Vec<(String, String)>,
-    /// Whether the document may contain public keys that could not be read. An empty list may then be unintended.
+    /// Whether the document may contain public keys that could not be read. In this case, an empty list of keys may be
+    /// unintended.
     pub has_unread_keys: bool,
     /// Devices that the machine's owner has tagged.
     pub devices: Vec<Device>,
@@ -99,9 +100,9 @@ impl MetaData {
     }
 }
 
-/// Reports a network in the metadata document at this path, because such a network is not read: NoCloud's
-/// `network-interfaces`, or the file that OpenStack's `network_config` refers to. Both are in the format of ifupdown.
-/// `None` if there is no such network, or if the document cannot be parsed.
+/// Returns a warning about a network that is in the metadata and not read: NoCloud's `network-interfaces`, or the file
+/// that OpenStack's `network_config` refers to. Both are in the format of ifupdown. `path` is the path of the metadata
+/// on the drive. `None` if there is no such network, or if the metadata cannot be parsed.
 #[must_use]
 pub fn other_network(path: &str, document: &[u8]) -> Option<Diagnostic> {
     let object = object(document, &mut Diagnostics::default())?;
@@ -157,7 +158,7 @@ impl<'o, 'f> MetaDataReader<'o, 'f> {
         }
     }
 
-    /// The first of these members that has a value.
+    /// Returns the value of the first of these members that has a value, as a string.
     fn text(&mut self, names: &[&str]) -> Option<String> {
         names.iter().find_map(|name| match self.object.get(name)? {
             Value::Null => None,
@@ -172,7 +173,7 @@ impl<'o, 'f> MetaDataReader<'o, 'f> {
         })
     }
 
-    /// Reads one string, a list of strings, or a map with strings as values.
+    /// Reads the public keys from one string, a list of strings, or a map with strings as values.
     fn public_keys(&mut self) -> Vec<(String, String)> {
         let Some((name, value)) =
             ["public_keys", "public-keys"].iter().find_map(|name| Some((*name, self.object.get(name)?)))
@@ -276,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn an_openstack_drive_of_kubevirt() {
+    fn the_metadata_of_an_openstack_drive_from_kubevirt_is_read() {
         let (meta_data, diagnostics) = openstack(
             r#"{"instance_id":"worker-0.clusters","uuid":"5D307CA9-b3ef-428c-8861-06e72d69f223","hostname":"worker-0",
                 "instance_type":"u1.large","public_keys":{"0":"ssh-ed25519 AAAA a\nssh-ed25519 AAAA b\n"},
@@ -307,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_nocloud_drive_in_json_and_in_yaml_with_dashes_and_underscores() {
+    fn nocloud_metadata_is_read_from_json_and_yaml_with_dashes_and_underscores() {
         let expected = MetaData {
             uuid: some("5d307ca9-b3ef-428c-8861-06e72d69f223"),
             instance_id: some("5D307ca9-b3ef-428c-8861-06e72d69f223"),
@@ -327,13 +328,13 @@ mod tests {
     }
 
     #[test]
-    fn an_instance_id_of_nocloud_that_is_no_uuid_gives_no_uuid() {
+    fn a_nocloud_instance_id_that_is_not_a_uuid_gives_no_uuid() {
         let (meta_data, _) = nocloud("instance-id: i-1\n");
         assert_eq!((meta_data.uuid, meta_data.instance_id), (None, some("i-1")));
     }
 
     #[test]
-    fn only_a_field_of_a_wrong_type_is_ignored() {
+    fn a_field_of_a_wrong_type_is_ignored_and_the_other_fields_are_read() {
         let (meta_data, diagnostics) = openstack(
             r#"{"hostname":["a"],"uuid":7,"instance_id":null,"instance_type":1.5,"local_hostname":true,"public_keys":[1,"k",null],
                 "devices":[1,{"tags":"one"}]}"#,
@@ -390,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn only_kubevirts_instance_id_has_a_name_and_a_namespace() {
+    fn only_an_instance_id_in_the_form_of_kubevirt_has_a_name_and_a_namespace() {
         let split = |id: &str| {
             let meta_data = MetaData { instance_id: some(id), ..MetaData::default() };
             meta_data.name_and_namespace().map(|(name, namespace)| (name.to_owned(), namespace.to_owned()))

@@ -1,4 +1,4 @@
-//! Reads cloud-init's network-config: version 1, and those parts of version 2 that netplan defines.
+//! Reads cloud-init's network-config: version 1, and the parts of version 2 that netplan defines.
 //!
 //! `canonical/cloud-init:cloudinit/net/network_state.py` decides what a document means. Where cloud-init passes a
 //! document on to netplan, `canonical/netplan:doc/netplan-yaml.md` decides.
@@ -6,7 +6,7 @@
 //! This module reads the tree of the document directly, without a type for each version: both versions express the same
 //! settings with different names ([`Dialect`](converter::Dialect)).
 //!
-//! `docs/cloud-init.md` lists every document that has another meaning here than in cloud-init 22.4, with the reason.
+//! `docs/cloud-init.md` lists every difference from the meaning of a document in cloud-init 22.4, with the reason.
 //! `tests/cloud_init` checks this list.
 
 mod converter;

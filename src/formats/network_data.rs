@@ -32,7 +32,7 @@ pub struct Link {
     pub id: Option<Scalar>,
     /// `bond`, `vlan`, or `phy` and other words for a NIC; the member `type` in the document.
     pub kind: Option<Scalar>,
-    /// The current or the requested name of the interface. Not in the schema, but in use.
+    /// The current or the requested name of the interface. This member is not in the schema, but documents have it.
     pub name: Option<Scalar>,
     /// The MAC address of a NIC or a bond.
     pub ethernet_mac_address: Option<Scalar>,
@@ -61,15 +61,15 @@ pub struct Network {
     pub ip_address: Option<Scalar>,
     /// The netmask, as an address or as a prefix length.
     pub netmask: Option<Scalar>,
-    /// The gateway of a default route. Not in the schema, but in use.
+    /// The gateway of a default route. This member is not in the schema, but documents have it.
     pub gateway: Option<Scalar>,
     /// Routes through the link.
     pub routes: Vec<Route>,
     /// The services on this network.
     pub services: Vec<Service>,
-    /// Name servers. Not in the schema, but in use.
+    /// Name servers. This member is not in the schema, but documents have it.
     pub dns_nameservers: Vec<Scalar>,
-    /// Search domains for short host names. Not in the schema, but in use.
+    /// Search domains for short host names. This member is not in the schema, but documents have it.
     pub dns_search: Vec<Scalar>,
 }
 

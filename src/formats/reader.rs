@@ -157,7 +157,7 @@ impl Reader<'_> {
         state
     }
 
-    /// Whether a list may have this number of items. Too many items are reported as an error.
+    /// Whether a list of this length is short enough ([`MAX_ITEMS`]). A list that is too long is reported as an error.
     pub(super) fn may_have(&mut self, (path, name): (&FieldPath<'_>, &str), items: usize) -> bool {
         if items > MAX_ITEMS {
             let expected = format!("at most {MAX_ITEMS}");
@@ -249,7 +249,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_misspelt_name_is_one_edit_away() {
+    fn a_name_counts_as_misspelt_if_one_edit_gives_the_right_name() {
         for name in ["netmsk", "netmasks", "netmazk", "entmask", "netmaks", "etmask", "netmaskk"] {
             assert!(is_misspelt(name, "netmask"), "{name}");
         }

@@ -50,7 +50,7 @@ pub enum Value {
     Object(Object),
 }
 
-/// An object. Its members are in the document's order. Of several members with one name, the last one counts.
+/// An object. Its members are in the document's order. If a name is repeated, the last member counts.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Object(Vec<(String, Value)>);
 
@@ -150,7 +150,7 @@ impl Object {
     /// An object without members.
     pub(crate) const EMPTY: Self = Self(Vec::new());
 
-    /// The member with this name; the last one if the name is repeated.
+    /// The value of the member with this name; the last value if the name is repeated.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Value> {
         #[cfg(test)]
@@ -167,7 +167,7 @@ impl Object {
         }
     }
 
-    /// Every member once, in the document's order; the last one if a name is repeated.
+    /// Every member once, in the document's order. If a name is repeated, only the last member.
     #[must_use]
     pub fn members(&self) -> Vec<(&str, &Value)> {
         let mut seen = BTreeSet::new();
@@ -178,7 +178,7 @@ impl Object {
         members
     }
 
-    /// The member with this name, for changes.
+    /// The value of the member with this name, as a mutable reference.
     pub fn get_mut(&mut self, name: &str) -> Option<&mut Value> {
         self.0.iter_mut().rev().find(|(key, _)| key == name).map(|(_, value)| value)
     }
@@ -222,7 +222,7 @@ impl From<Value> for Parsed {
 // === impl Value ===
 
 impl Value {
-    /// A number: a whole number if it has no fraction. Some programs write 1500 as `1500.0`.
+    /// A whole number if the fraction is zero, else a fraction. Some programs write 1500 as `1500.0`.
     fn number(number: f64) -> Self {
         // Up to 2^53 a float represents every whole number exactly.
         let is_whole = number.fract() == 0.0 && number.abs() <= 9_007_199_254_740_992.0;
@@ -259,8 +259,8 @@ impl Serialize for Value {
 }
 
 impl fmt::Display for Value {
-    /// Writes a scalar as in the document. An array or an object is written by its type: in a document of a machine it may have a
-    /// password, as in `wifis`.
+    /// Writes a scalar as in the document, and only the type of an array or an object. The members of an array or
+    /// object in a document of a machine may include a password, as in `wifis`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Bool(value) => value.fmt(f),
@@ -272,7 +272,8 @@ impl fmt::Display for Value {
     }
 }
 
-/// Prints a value with all members of its arrays and objects. Only for documents without secrets, such as pools.
+/// Prints a value with all members of its arrays and objects. This type is only for documents without secrets, such as
+/// pools.
 #[cfg(feature = "host")]
 pub(crate) struct Whole<'v>(pub(crate) &'v Value);
 
@@ -303,8 +304,8 @@ impl fmt::Display for Whole<'_> {
 // === impl Scalar ===
 
 impl Scalar {
-    /// A value as a string or a number. `null` is `None`. Any other type becomes a string with blanks, which no field
-    /// accepts, so that the check of the field reports the path, the value and the expected value.
+    /// A value as a string or a number. `null` is `None`. Any other type becomes a string with blanks. No field accepts
+    /// such a string, so the check of the field reports the path, the value and the expected value.
     pub(crate) fn of(value: &Value) -> Option<Self> {
         match value {
             Value::Null => None,
@@ -358,7 +359,7 @@ mod tests {
         parse(document).unwrap_err().to_string()
     }
 
-    /// The warnings, and the result of parsing.
+    /// Parses a document. Returns the warnings, and the result of the parser.
     fn tolerated(document: &str) -> (Vec<String>, Result<Value, Diagnostic>) {
         let mut diagnostics = Diagnostics::default();
         let value = super::parse(document.as_bytes(), &mut diagnostics);
@@ -366,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_of_repeated_members_is_used() {
+    fn of_repeated_members_the_last_is_used() {
         let Value::Object(object) = parse(br#"{"a": 1, "b": 2, "a": 3}"#).unwrap() else { panic!() };
         assert_eq!(object.get("a"), Some(&Value::Integer(3)));
         assert_eq!(object.members(), [("b", &Value::Integer(2)), ("a", &Value::Integer(3))]);
@@ -410,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mistake_inside_braces_in_yaml_is_reported_as_yaml() {
+    fn a_mistake_in_the_flow_style_of_yaml_is_reported_as_a_yaml_error() {
         let unclosed = "not readable as YAML \"while parsing a flow sequence, expected ',' or ']'\", expected a JSON or YAML document";
         let refusal = |document: &[u8]| parse_strict(document).unwrap_err().to_string();
         assert_eq!(refusal(b"{name: workers, addresses: [10.0.0.0/24}"), format!("line 1 column 40: {unclosed}"));
@@ -446,7 +447,7 @@ mod tests {
 
     #[cfg(feature = "host")]
     #[test]
-    fn an_alias_does_not_reach_another_document() {
+    fn an_alias_cannot_refer_to_another_document_of_the_file() {
         let alias = parse_documents(b"a: &a 1\n---\nb: *a\n").unwrap_err();
         assert_eq!(alias.to_string(), r#"line 3 column 4: unknown alias "1", expected a value that is complete"#);
     }
@@ -506,7 +507,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_utf_8_is_broken_json() {
+    fn invalid_utf_8_in_json_is_reported_with_line_and_column() {
         assert_eq!(
             refusal(b"{\"a\": \"\xff\"}"),
             r#"line 1 column 8: not readable as JSON "invalid unicode code point", expected JSON, since the document begins with a brace or a bracket"#
@@ -514,7 +515,7 @@ mod tests {
     }
 
     #[test]
-    fn a_nul_byte_is_broken_json() {
+    fn a_nul_byte_after_a_json_document_is_reported_with_line_and_column() {
         assert_eq!(
             refusal(b"{}\0"),
             r#"line 1 column 3: not readable as JSON "trailing characters", expected JSON, since the document begins with a brace or a bracket"#
@@ -522,7 +523,7 @@ mod tests {
     }
 
     #[test]
-    fn nesting_is_limited() {
+    fn the_nesting_of_a_document_is_limited_to_64_levels() {
         let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
         assert_eq!(parse(nested(MAX_DEPTH - 1).as_bytes()).map(|value| value.kind()), Ok("an array"));
         assert_eq!(
@@ -536,7 +537,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_values_is_limited() {
+    fn the_number_of_values_in_a_document_is_limited() {
         let array = |elements: usize| format!("[{}]", vec!["1"; elements].join(","));
         assert_eq!(parse(array(MAX_VALUES - 1).as_bytes()).map(|value| value.kind()), Ok("an array"));
         assert_eq!(
@@ -546,7 +547,7 @@ mod tests {
     }
 
     #[test]
-    fn the_size_is_limited() {
+    fn the_size_of_a_document_of_a_machine_is_limited_to_1_mib() {
         assert_eq!(
             refusal(&vec![b' '; MAX_BYTES + 1]),
             r#"document: too many bytes "1048577", expected at most 1048576"#

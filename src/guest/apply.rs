@@ -1,4 +1,4 @@
-//! Writes the output of a plan and the report of the run, and reads the report back.
+//! Writes the output of a plan and the report of the run, and reads the report of an earlier run.
 
 use std::ffi::OsString;
 use std::fs;
@@ -57,8 +57,8 @@ struct Summary {
 ///
 /// # Errors
 ///
-/// The output could not be written or removed; the report has the same error. No file of the output is left then,
-/// because a part of a network must not be used.
+/// The output could not be written or removed; the report has the same error. After such an error, no file of the
+/// output is left, because a part of a network must not be used.
 pub fn apply(plan: &Plan, root: &Path, log: &Logger) -> io::Result<()> {
     let mut report = plan.report.clone();
     // This error is ignored: if no new report can be written either, a warning is logged below.
@@ -132,7 +132,7 @@ impl Output {
                 let path = format!("{directory}/{}", name.to_string_lossy());
                 let is_replaced = self.line.is_some() && self.files.is_empty() && path == FRAGMENT;
                 if name.as_encoded_bytes().starts_with(prefix.as_bytes()) && !is_replaced {
-                    // An error for one file must not keep the other files.
+                    // An error for one file must not prevent the removal of the other files.
                     removed = removed.and(remove(&root.join(&path)).map_err(|e| at(&path, e)));
                 }
             }

@@ -32,7 +32,7 @@ const OF_DEVICES: [&str; 8] = ["ADDRESS", "ALIGNED_CPUS", "BUS", "MAC", "NUMA_NO
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Attributes(BTreeMap<String, String>);
 
-/// Name of an attribute that may be requested. The machine need not have the attribute.
+/// Name of an attribute that can be requested, whether or not the machine has the attribute.
 ///
 /// The name is parsed in upper or lower case, with dashes or underscores, and with or without the prefix of the file.
 ///
@@ -62,8 +62,8 @@ pub struct PrefixError;
 // === impl Attributes ===
 
 impl Attributes {
-    /// Collects the attributes from the metadata and the network of a drive. `network` has the network and how the
-    /// kernel arguments identify each link. `nics` has the known NICs of the machine.
+    /// Collects the attributes from the metadata and the network of a drive. `network` has the network, and how the
+    /// output identifies each link. `nics` has the known NICs of the machine.
     ///
     /// The interfaces are the links with a static or dynamic address, in the order of the document. A value that no
     /// environment file can hold is left out and reported.
@@ -123,7 +123,7 @@ impl Attributes {
         self.0.get(&key.0).map(String::as_str)
     }
 
-    /// Returns all attributes by the names of their keys, sorted.
+    /// Returns all attributes by their names in lower case, sorted.
     #[must_use]
     pub fn by_key(&self) -> BTreeMap<String, String> {
         self.0.iter().map(|(name, value)| (name.to_ascii_lowercase(), value.clone())).collect()
@@ -144,7 +144,7 @@ impl Attributes {
         file
     }
 
-    /// Writes [`Attributes::environment_file`] to a file that every user may read, in one step.
+    /// Writes [`Attributes::environment_file`] to a file that every user can read, in one step.
     ///
     /// # Errors
     ///
@@ -194,7 +194,8 @@ pub(super) fn nics(root: &Path) -> Vec<(MacAddr, String)> {
     let Ok(entries) = fs::read_dir(&directory) else { return Vec::new() };
     let mut names: Vec<String> = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
     names.sort_unstable();
-    // Bridges and VLANs have the MAC address of their NIC, but are not devices, so they are sorted last.
+    // A bridge or a VLAN has the MAC address of its NIC. Only a NIC is a device, and NICs are listed first so that a
+    // search by MAC address finds the NIC.
     let is_device = |name: &String| directory.join(name).join("device").exists();
     let (devices, others): (Vec<String>, Vec<String>) = names.into_iter().partition(is_device);
     let nic = |name: String| {
@@ -399,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn a_nic_with_a_link_local_address_alone_has_no_attributes() {
+    fn a_nic_with_only_a_link_local_address_has_no_attributes() {
         let network = "version: 2\nethernets: {enp1s0: {link-local: [ipv6]}, enp2s0: {addresses: [10.0.0.5/24]}}";
         let (attributes, _) = attributes("{}", network, Path::new("/nonexistent"));
         let expected = "GLOWPLUG_KUBEVIRT_INTERFACE=enp2s0\nGLOWPLUG_KUBEVIRT_IPV4=10.0.0.5\n";
@@ -422,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn afterburns_instance_id_is_the_uuid() {
+    fn with_the_prefix_of_afterburn_the_instance_id_is_the_uuid() {
         let meta_data = r#"{"instance_id":"a.b","uuid":"5d307ca9-b3ef-428c-8861-06e72d69f223"}"#;
         let (attributes, _) = attributes(meta_data, NETWORK, Path::new("/nonexistent"));
         let file = attributes.environment_file(&"AFTERBURN_".parse().unwrap());
@@ -480,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn a_written_file_is_read_back() {
+    fn a_written_environment_file_is_read_as_the_same_attributes() {
         for value in VALUES {
             let attributes = Attributes([("DEVICE_12_TAGS".to_owned(), value.to_owned())].into());
             let file = attributes.environment_file(&Prefix::default());
@@ -489,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_read_in_every_spelling_and_other_strings_are_errors() {
+    fn the_keys_of_attributes_are_read_in_every_spelling_and_other_keys_are_errors() {
         let read = |text: &str| text.parse::<Key>().ok().map(|key| key.to_string());
         for (text, key) in [
             ("hostname", "hostname"),
@@ -508,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_must_be_able_to_begin_a_variable_name() {
+    fn a_prefix_must_be_a_valid_beginning_of_a_variable_name() {
         for text in ["AFTERBURN_", "A1_"] {
             assert_eq!(text.parse(), Ok(Prefix(text.to_owned())));
         }

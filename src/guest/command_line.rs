@@ -68,8 +68,8 @@ impl CommandLine {
         self.words.iter().rev().find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
     }
 
-    /// Reports whether a switch is on: the key alone, or with a value other than `0`, `no`, `off` or `false`. The last
-    /// occurrence is used.
+    /// Returns whether a switch is on: the line has the key alone, or with a value other than `0`, `no`, `off` or
+    /// `false`. The last occurrence is used.
     ///
     /// ```
     /// use glowplug::guest::CommandLine;
@@ -85,7 +85,7 @@ impl CommandLine {
     }
 
     /// Returns the first argument that configures a NIC. `nameserver=`, `rd.route=`, `ifname=` and `rd.neednet=` are
-    /// not such arguments: they stay, and our arguments are added to them.
+    /// not such arguments: they stay on the line, and our arguments are added.
     #[must_use]
     pub fn configures_network(&self) -> Option<&str> {
         let configures = |word: &&String| {
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quotes_join_words_and_an_open_quote_takes_the_rest() {
+    fn quotes_join_words_and_an_open_quote_extends_to_the_end_of_the_line() {
         let words = |line: &str| CommandLine::parse(line).words;
         assert_eq!(words("a  b=\"c d\"\te\n"), ["a", "b=c d", "e"]);
         assert_eq!(words("a \"b c"), ["a", "b c"]);
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn only_arguments_that_configure_a_nic_count() {
+    fn only_arguments_that_configure_a_nic_count_as_a_configured_network() {
         let configures = |line: &str| CommandLine::parse(line).configures_network().map(str::to_owned);
         for word in ["ip=dhcp", "bond=bond0:eth0", "vlan=v5:eth0", "bridge=br0:eth0", "team=t:eth0"] {
             assert_eq!(configures(&format!("quiet {word} x")), Some(word.to_owned()));

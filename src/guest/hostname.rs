@@ -6,7 +6,8 @@ use std::path::Path;
 use crate::atomic_file::write_public;
 use crate::network::Hostname;
 
-/// Writes the name and a newline in one step. Replaces an existing file. A link is replaced too, not followed.
+/// Writes the name and a newline in one step. Replaces an existing file. If the path is a symbolic link, replaces the
+/// link itself.
 ///
 /// # Errors
 ///
@@ -23,7 +24,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_file_is_one_line_that_every_user_may_read() {
+    fn the_hostname_file_has_one_line_and_every_user_can_read_it() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("etc/hostname");
         for name in ["worker-0", "w"] {
@@ -35,7 +36,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_is_replaced_and_not_followed() {
+    fn a_symbolic_link_is_replaced_and_not_followed() {
         let root = tempfile::tempdir().unwrap();
         let (path, other) = (root.path().join("hostname"), root.path().join("other"));
         fs::write(&other, "other").unwrap();

@@ -18,7 +18,7 @@ pub struct Options {
     /// Network program of the initramfs.
     pub renderer: Renderer,
     /// Kernel arguments of the distribution for a machine whose drive configures nothing. `Err` has the reason why
-    /// required arguments are missing; it matters only if the run needs the default.
+    /// required arguments are missing; this reason matters only if the run needs the default.
     pub default_value: Result<Option<DefaultValue>, String>,
     /// How the run handles an invalid document.
     pub on_error: OnError,
@@ -28,8 +28,8 @@ pub struct Options {
     pub root: PathBuf,
     /// Whether to accept the drive of another machine if this machine's own drive is missing.
     pub any_drive: bool,
-    /// Whether to decide and write nothing: a dry run. If the source of a dry run is a named drive or document, the run
-    /// reads nothing of this machine.
+    /// Whether this is a dry run, which decides but writes nothing. If the source of a dry run is a named drive or
+    /// document, the run reads nothing of this machine.
     pub dry_run: bool,
     /// Whether to make dracut start the network even if nothing needs the network.
     pub neednet: bool,
@@ -46,7 +46,7 @@ pub enum Source {
     DriveOrDocument(PathBuf),
     /// Standard input.
     StandardInput,
-    /// A property of the machine: its value, `None` if it is not set, or the error of reading it.
+    /// A property of the machine: its value, `None` if the property is not set, or the error of the read.
     #[cfg(feature = "vmware")]
     Property(Result<Option<Vec<u8>>, String>),
 }

@@ -1,4 +1,4 @@
-//! Decides what a run writes: from the kernel command line, the platform and the drive to kernel arguments or files.
+//! Decides which kernel arguments or files a run writes, based on the kernel command line, the platform and the drive.
 
 mod find;
 
@@ -68,7 +68,7 @@ struct Planner<'a> {
     meta_data: Option<MetaData>,
     /// The network and how the output identifies its links; `None` until the network has been rendered.
     network: Option<(NetworkConfig, Vec<Device>)>,
-    /// Networks of the drive, or of other drives, in places that are not read.
+    /// Networks on this drive or on other drives that are not read.
     other_networks: Vec<Diagnostic>,
     log: &'a Logger,
     system: &'a dyn System,
@@ -202,7 +202,7 @@ impl<'a> Planner<'a> {
         self.within_limits(output, &document.path, command_line)
     }
 
-    /// Returns the output of a document. An error if all kernel arguments together would be too long.
+    /// Returns the output of a document, or an error if all kernel arguments together would be too long.
     fn within_limits(&mut self, output: Output, document: &str, command_line: &CommandLine) -> Result<Output, Stop> {
         self.report.reason = format!("by {document}");
         let length = output.line.as_ref().map_or(0, String::len);
@@ -233,14 +233,14 @@ impl<'a> Planner<'a> {
         self.within_limits(Output { line: Some(line), files: Vec::new() }, name, command_line)
     }
 
-    /// Collects the data about the machine, whether or not its network is valid. `None` when no drive was read.
+    /// Collects the data about the machine, even if its network is invalid. `None` when no drive was read.
     fn conclude(&mut self) -> Option<MachineData> {
         let mut meta_data = self.meta_data.take()?;
         self.report.metadata_diagnostics = std::mem::take(&mut meta_data.diagnostics);
         let network = self.network.as_ref().map(|(network, devices)| (network, devices.as_slice()));
         let mut diagnostics = Diagnostics::default();
-        // In the initramfs the kernel may not list the NICs yet. A drive that a person names for a dry run does not
-        // describe this machine's NICs.
+        // In the initramfs, the kernel may list some NICs only later. A drive that a person names for a dry run may
+        // belong to another machine, so the NICs of this machine are not used.
         let nics = if self.looks_elsewhere() { Vec::new() } else { attributes::nics(&self.options.root) };
         let attributes = Attributes::of(&meta_data, network, &nics, &mut diagnostics);
         for diagnostic in diagnostics.kept() {
@@ -250,8 +250,8 @@ impl<'a> Planner<'a> {
         Some(MachineData { meta_data, attributes })
     }
 
-    /// Whether this is a dry run with another input than a config drive of this machine. Then the kernel command line and the NICs of
-    /// this machine are not read.
+    /// Whether this is a dry run whose input is not a config drive of this machine. Such a run does not read the kernel
+    /// command line and the NICs of this machine.
     fn looks_elsewhere(&self) -> bool {
         self.options.dry_run && self.options.source != Source::Machine
     }
@@ -283,7 +283,8 @@ impl<'a> Planner<'a> {
         Ok(())
     }
 
-    /// Decides the platform. An error if the platform is known and is not KubeVirt.
+    /// Decides the platform. An error if the platform is not KubeVirt, unless it is unknown and the drive may still
+    /// decide it.
     fn platform(&mut self, command_line: &CommandLine) -> Result<Platform, Stop> {
         let platform = match &self.options.selection {
             // The kernel command line and DMI describe this machine, not the machine of the named drive.
@@ -397,7 +398,8 @@ impl<'a> Planner<'a> {
         (Output { line: Some(line).filter(|line| !line.is_empty()), files: Vec::new() }, devices)
     }
 
-    /// Reports networks that are not read, on a machine that gets the default. They are errors if there is no default.
+    /// Adds a diagnostic for each network that is not read, on a machine that gets the default. These diagnostics are
+    /// errors if there is no default.
     fn report_other_networks(&mut self) {
         let severity = if self.options.default_value.is_err() { Severity::Error } else { Severity::Warning };
         let others = std::mem::take(&mut self.other_networks).into_iter();
@@ -462,7 +464,8 @@ impl<'a> Planner<'a> {
     }
 }
 
-/// Returns the files of a network, or no files if they would only keep NICs without settings from the default arguments.
+/// Returns the files of a network, or no files if no link has settings: such files would only keep NICs from using the
+/// default arguments.
 fn requested(network: &NetworkConfig, files: Vec<File>) -> Vec<File> {
     if network.links().iter().any(Link::asks) || network.states_no_addresses() { files } else { Vec::new() }
 }

@@ -46,7 +46,7 @@ const DMI: [(&str, &str); 5] = [
     ("product_name", "DeckhouseVirtualizationPlatform"),
 ];
 
-/// Reports whether a drive has the shape of KubeVirt's drives: their layout and their metadata.
+/// Returns whether a drive has the shape of KubeVirt's drives: the layout and the metadata that KubeVirt writes.
 pub(super) fn has_kubevirt_shape(drive: &ConfigDrive, meta_data: &MetaData) -> bool {
     match drive.layout {
         Layout::OpenStack { latest_only } => latest_only && meta_data.name_and_namespace().is_some(),
@@ -70,7 +70,7 @@ impl Platform {
     pub fn of(selection: &Selection, command_line: &CommandLine, root: &Path) -> Self {
         let known = |id: &str, reason: String| Self { id: Some(id.to_owned()), reason };
         if let Selection::Provider(id) = selection {
-            // Only a program with this feature has the provider, which needs no drive.
+            // Only a program with the feature `vmware` has the provider `vmware`.
             let is_absent = id == "vmware" && !cfg!(feature = "vmware");
             let absent = if is_absent { ", and this program has no provider vmware" } else { "" };
             return known(id, format!("named by --provider {id}{absent}"));
@@ -92,7 +92,7 @@ impl Platform {
         Self { id: None, reason }
     }
 
-    /// Reports whether the platform is known to be KubeVirt.
+    /// Returns whether the platform is known to be KubeVirt.
     #[must_use]
     pub fn is_kubevirt(&self) -> bool {
         self.id.as_deref() == Some(KUBEVIRT)
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_named_provider_takes_precedence_over_the_command_line() {
+    fn a_named_provider_takes_precedence_over_the_kernel_command_line() {
         assert_eq!(
             platform(&Selection::Provider("kubevirt".to_owned()), "ignition.platform.id=aws", &[]),
             (Some("kubevirt".to_owned()), "named by --provider kubevirt".to_owned())
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_without_the_provider_vmware_says_so() {
+    fn a_program_without_the_provider_vmware_names_this_reason() {
         let absent = if cfg!(feature = "vmware") { "" } else { ", and this program has no provider vmware" };
         assert_eq!(
             platform(&Selection::Provider("vmware".to_owned()), "", &[]),
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn the_command_line_takes_precedence_over_dmi() {
+    fn the_kernel_command_line_takes_precedence_over_dmi() {
         assert_eq!(
             platform(&Selection::Detect, "ignition.platform.id=openstack", &[("sys_vendor", "KubeVirt")]),
             (Some("openstack".to_owned()), "kernel command line has ignition.platform.id=openstack".to_owned())
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn with_the_command_line_alone_dmi_is_not_read() {
+    fn with_the_option_cmdline_dmi_is_not_read() {
         assert_eq!(
             platform(&Selection::CommandLine, "quiet", &[("sys_vendor", "KubeVirt")]),
             (None, "kernel command line names no platform".to_owned())
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn every_product_of_the_table_is_kubevirt() {
+    fn every_dmi_value_of_the_table_identifies_kubevirt() {
         for (name, value) in DMI {
             assert_eq!(
                 platform(&Selection::Detect, "", &[(name, value)]),

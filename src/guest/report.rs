@@ -14,7 +14,7 @@ use crate::terminal::{escaped, table};
 /// Results and decisions of one run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
-    /// Version of this format. A version may get further members, but no member changes.
+    /// Version of this format. Members can be added to a version, but no existing member changes.
     pub version: u32,
     /// Result of the run for the boot.
     pub outcome: Outcome,
@@ -38,7 +38,7 @@ pub struct Report {
     pub arguments: Vec<String>,
     /// Absolute path of the file with the kernel arguments; `None` if the file was not written.
     pub fragment: Option<String>,
-    /// Files for the network program that the run decided on.
+    /// Files that the run decided to write for the network program.
     pub files: Vec<WrittenFile>,
     /// Diagnostics of the network document.
     pub diagnostics: Vec<Diagnostic>,
@@ -84,7 +84,7 @@ pub struct Document {
     pub path: String,
     /// Recognised format, such as `network_data`; `None` if the format is unknown.
     pub format: Option<String>,
-    /// In bytes.
+    /// Size of the document, in bytes.
     pub size: usize,
 }
 
@@ -108,17 +108,17 @@ pub struct LinkReport {
     pub device: String,
     /// Links below a bond, a bridge or a VLAN, by their `device`.
     pub on: Vec<String>,
-    /// `None` for other links than VLANs.
+    /// VLAN id; `None` for a link that is not a VLAN.
     pub vlan_id: Option<String>,
     /// Mode and options of a bond or a bridge, by the kernel's names.
     pub options: Vec<String>,
     /// MAC address that the link has or gets.
     pub mac_address: Option<String>,
-    /// In bytes.
+    /// MTU, in bytes; `None` if the document does not set the MTU.
     pub mtu: Option<String>,
     /// Static addresses as CIDR, and the strings `dhcp4`, `slaac`, `dhcp6-stateless`, `dhcp6` and `link-local`.
     pub addresses: Vec<String>,
-    /// Such as `default via 10.0.0.1`.
+    /// Routes through the link, such as `default via 10.0.0.1`.
     pub routes: Vec<String>,
 }
 
@@ -151,7 +151,7 @@ impl Report {
     /// Version of the format that this program writes.
     pub const VERSION: u32 = 1;
 
-    /// Reports whether the boot would fail.
+    /// Returns whether the boot would fail.
     #[must_use]
     pub fn is_refused(&self) -> bool {
         self.outcome == Outcome::Refused

@@ -1,11 +1,11 @@
-//! Copies public keys from the drive to the user's home directory, so that their owners can log in.
+//! Copies public keys from the drive to the user's home directory, so that the owners of the keys can log in.
 //!
 //! The keys get a file of their own in `~/.ssh/authorized_keys.d`. On CoreOS sshd reads every file in this directory
 //! whose name does not begin with a dot. Ignition and afterburn have their own files there.
 //!
 //! The user owns everything below the home directory and may change it at any time. So the program acts with the user's
-//! rights, as sshd does when it reads the keys, and writes only what the user could write. Moreover, it follows no link
-//! that leaves the home directory, and every operation is relative to an open directory.
+//! rights, as sshd does when it reads the keys, and writes only what the user could write. Also, the program follows no
+//! link that leaves the home directory, and every operation is relative to an open directory.
 
 mod authorized_key;
 #[cfg(test)]
@@ -39,7 +39,7 @@ pub struct Account {
     pub gid: u32,
 }
 
-/// File in `authorized_keys.d`.
+/// Which file in `authorized_keys.d` gets the keys.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum KeyFile {
     /// The file `glowplug`.
@@ -58,12 +58,12 @@ const SSH: &str = ".ssh";
 /// Directory of key files: its name, and its path below the home directory.
 const KEY_FILES: (&str, &str) = ("authorized_keys.d", ".ssh/authorized_keys.d");
 
-/// Writes the keys in one step, one key a line, to the file in the user's `~/.ssh/authorized_keys.d`. Returns the path
-/// of the file.
+/// Writes the keys in one step to the file in the user's `~/.ssh/authorized_keys.d`, one key on each line. Returns the
+/// path of the file.
 ///
-/// Without keys, the file of an earlier run is removed, so that the owner of a key that was removed from the drive can
-/// no longer log in. A caller that could not read the drive must not call this function: a list without keys means that
-/// the drive has no keys.
+/// If the list of keys is empty, the file of an earlier run is removed: the owner of a key that is no longer on the
+/// drive must not be able to log in. A caller that could not read the drive must not call this function, because an
+/// empty list means that the drive has no keys.
 ///
 /// Missing directories are made with mode 0700, and the file has mode 0600. An existing directory must belong to the
 /// user: a `.ssh` that belongs to root may be there to keep keys out. An existing directory keeps its mode, but only
@@ -90,7 +90,7 @@ pub fn write(account: &Account, file: KeyFile, keys: &[AuthorizedKey]) -> io::Re
     Ok(account.home.join(KEY_FILES.1).join(file.name()))
 }
 
-/// Open home directory of the user.
+/// The home directory of the user, which is kept open.
 struct Home {
     directory: OwnedFd,
     uid: u32,
@@ -216,7 +216,7 @@ impl Home {
     }
 
     /// Makes the directory `name` in `parent` if it is missing, and opens `path`. Both are the same directory, unless
-    /// the user has just moved it.
+    /// the user has just moved the directory.
     fn make(&self, parent: &OwnedFd, name: &str, path: &str) -> io::Result<OwnedFd> {
         let made = match mkdirat(parent, name, Mode::S_IRWXU) {
             Ok(()) => true,
@@ -233,8 +233,8 @@ impl Home {
         Ok(directory)
     }
 
-    /// Opens the directory at the path below the home directory. `None` when the path does not exist. An error if the
-    /// directory belongs to another user.
+    /// Opens the directory at the path below the home directory. `None` when the path does not exist. A directory that
+    /// belongs to another user is an error.
     fn open(&self, path: &str) -> io::Result<Option<OwnedFd>> {
         let how = OpenHow::new()
             .flags(OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC)
@@ -284,7 +284,8 @@ fn refused(path: &str, reason: &str) -> io::Error {
 // === impl Temporary ===
 
 impl Temporary<'_> {
-    /// Removes the file and ignores errors: if it cannot be removed, creating it fails too, and that error is reported.
+    /// Removes the file and ignores errors: if the file cannot be removed, it cannot be created either, and the error
+    /// of the creation is reported.
     fn remove(&self) {
         let _ = unlinkat(self.directory, self.name.as_str(), UnlinkatFlags::NoRemoveDir);
     }
@@ -299,7 +300,8 @@ impl Drop for Temporary<'_> {
 // === impl Rights ===
 
 impl Rights {
-    /// Takes the file access rights of the user. The kernel also removes root's special file permissions.
+    /// Gives this thread the file access rights of the user. The kernel also removes the rights with which root can
+    /// access every file.
     fn of(account: &Account) -> io::Result<Self> {
         let (uid, gid) = (Uid::from_raw(account.uid), Gid::from_raw(account.gid));
         let rights = Self { former_gid: setfsgid(gid), former_uid: setfsuid(uid) };

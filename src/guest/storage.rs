@@ -6,7 +6,7 @@
 //!
 //! A config drive is recognised by its label. It is the machine's own drive if its uuid is the uuid in the firmware. A
 //! label alone is weak evidence: a rescue drive, or the drive of a clone or of another machine, may be attached too.
-//! `candidate::OwnUuid` says when another uuid shows the drive of another machine.
+//! `candidate::OwnUuid` describes when a different uuid proves that a drive belongs to another machine.
 
 mod candidate;
 mod drivers;
@@ -39,7 +39,7 @@ use error::List;
 use mount::{MountedDrive, reason_to_mount};
 use sysfs::{BLOCK_DEVICES, Sysfs, device_path};
 
-/// Labels of config drives, compared without case: some tools can write only upper case.
+/// Labels of config drives. Upper and lower case count as equal, because some tools can write only upper case.
 const LABELS: [&str; 2] = ["config-2", "cidata"];
 
 /// A search for the drive of this machine, with its options.
@@ -96,7 +96,7 @@ enum Device {
     Drive(Box<Candidate>),
 }
 
-/// Reports whether this is an error of a device that does not exist yet, or no longer exists.
+/// Returns whether the error shows that a device does not exist yet, or no longer exists.
 fn is_absence(error: &io::Error) -> bool {
     let absent = [Errno::ENOENT, Errno::ENXIO, Errno::ENODEV, Errno::ENOMEDIUM];
     error.raw_os_error().is_some_and(|number| absent.contains(&Errno::from_raw(number)))
@@ -155,7 +155,7 @@ impl Search<'_> {
     /// * [`SearchError::Unreadable`]: the only drive is broken.
     /// * [`SearchError::OtherMachine`]: the only drive belongs to another machine.
     /// * [`SearchError::Io`]: there is no drive, and a device that may be a drive fails.
-    /// * [`SearchError::Permission`]: the process may not read a device.
+    /// * [`SearchError::Permission`]: the process has no permission to read a device.
     pub fn run(&self) -> Result<Option<Found>, SearchError> {
         let start = self.system.now();
         let mut loaded = Duration::ZERO;
@@ -209,7 +209,7 @@ impl Search<'_> {
         }
     }
 
-    /// Decides at the end of the wait.
+    /// Decides the result of the search at the end of the wait.
     fn settle(&self, mut seen: Seen, waited: Duration, own: Option<OwnUuid>) -> Result<Option<Found>, SearchError> {
         let looked_at = names(&seen);
         // A broken drive comes first, because it may be the machine's own drive.
@@ -315,7 +315,7 @@ impl Search<'_> {
         }
     }
 
-    /// Reads a drive in process, or mounts it for [`reason_to_mount`].
+    /// Reads a drive in process. If [`reason_to_mount`] returns a reason, mounts the drive and reads the mounted files.
     fn read(&self, device: &Path, file: &File, volume: &Volume) -> Result<Option<ConfigDrive>, ReadError> {
         debug!(self.log, "reading the drive"; "device" => %device.display());
         let in_process = volume.open(file).and_then(|files| ConfigDrive::read_from(&files));
@@ -415,7 +415,7 @@ impl Search<'_> {
         OwnUuid::of(&uuid?, serial.as_deref())
     }
 
-    /// Converts an absolute path to a path below the root of the search.
+    /// Returns the path below the root of the search for an absolute path.
     fn at(&self, path: &Path) -> PathBuf {
         self.root.join(path.strip_prefix("/").unwrap_or(path))
     }

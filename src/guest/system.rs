@@ -1,4 +1,4 @@
-//! System calls of the guest that are not reads or writes of files.
+//! System calls of the guest for drivers, mounts and time.
 
 use std::cell::Cell;
 use std::ffi::{CStr, CString};
@@ -28,14 +28,14 @@ pub trait System {
     ///
     /// # Errors
     ///
-    /// The error of the system call. Nothing is mounted then.
+    /// The error of the system call. After an error, nothing is mounted.
     fn mount_read_only(&self, device: &Path, file_system: FileSystem, at: &Path) -> io::Result<()>;
 
     /// Unmounts a device that [`System::mount_read_only`] mounted.
     ///
     /// # Errors
     ///
-    /// The error of the system call. The device is still mounted then.
+    /// The error of the system call. After an error, the device is still mounted.
     fn unmount(&self, at: &Path) -> io::Result<()>;
 
     /// Time since a fixed moment in the past. The time never goes back.
@@ -48,7 +48,7 @@ pub trait System {
 /// The kernel of this machine.
 ///
 /// The first mount moves the program to its own mount namespace. So no other program sees the mounts, and the kernel
-/// removes them when the program ends in any way.
+/// removes the mounts when the program ends, even after a crash.
 #[derive(Debug)]
 pub struct Linux {
     start: Instant,
@@ -58,7 +58,7 @@ pub struct Linux {
 // === impl Linux ===
 
 impl Linux {
-    /// Makes the value. The mount namespace changes only at the first mount.
+    /// Starts the clock of [`System::now`]. The mount namespace changes only at the first mount.
     #[must_use]
     pub fn new() -> Self {
         Self { start: Instant::now(), alone: Cell::new(false) }
@@ -67,7 +67,7 @@ impl Linux {
     fn be_alone(&self) -> io::Result<()> {
         if !self.alone.get() {
             unshare(CloneFlags::CLONE_NEWNS)?;
-            // Without this call the new namespace would still propagate its mounts to the old namespace.
+            // Without this call, mounts in the new namespace would still appear in the old namespace.
             mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)?;
             self.alone.set(true);
         }

@@ -1,8 +1,8 @@
 //! Reads kernel arguments from a property of a VMware machine.
 //!
-//! The owner of the machine sets the property, and the guest reads it through VMware's backdoor. The property has the
-//! name that afterburn uses, so machines need no change. The tests use a stand-in for the hypervisor; the code has not
-//! run on a VMware machine.
+//! The owner of the machine sets the property, and the guest reads the property through VMware's backdoor. The property
+//! has the name that afterburn uses, so a machine that was set up for afterburn needs no change. The tests use a
+//! stand-in for the hypervisor; this code has not run on a VMware machine yet.
 
 use vmw_backdoor::VmwError;
 
@@ -94,7 +94,7 @@ fn is_network_argument(word: &str) -> bool {
 
 impl GuestInfo for Backdoor {
     fn property(&self, name: &str) -> Result<Option<Vec<u8>>, String> {
-        // On any other hypervisor a signal would end the program.
+        // On any other hypervisor, the access to the backdoor would end the program with a signal.
         if !vmw_backdoor::is_vmware_cpu() {
             return Err("the hypervisor is not VMware's".to_owned());
         }
@@ -120,14 +120,14 @@ mod tests {
     }
 
     #[test]
-    fn the_property_is_afterburns_and_an_empty_value_means_none() {
+    fn the_property_has_the_name_that_afterburn_uses_and_an_empty_value_counts_as_missing() {
         assert_eq!(read(&StandIn(Ok(Some("ip=dhcp")))), Ok(Some(b"ip=dhcp".to_vec())));
         assert_eq!(read(&StandIn(Ok(Some(" \n")))), Ok(None));
         assert_eq!(read(&StandIn(Ok(None))), Ok(None));
         assert_eq!(read(&StandIn(Err("no answer"))), Err("no answer".to_owned()));
     }
 
-    /// Returns the line, or the diagnostics.
+    /// Reads a value of the property. Returns the line of arguments, or the diagnostics.
     fn read_line(text: &str) -> Result<String, Vec<String>> {
         let mut diagnostics = Diagnostics::default();
         let line = arguments(text.as_bytes(), &mut diagnostics);
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_joined_by_single_blanks() {
+    fn the_words_of_the_property_are_joined_by_single_blanks() {
         assert_eq!(read_line(" ip=dhcp\n nameserver=1.1.1.1\t"), Ok("ip=dhcp nameserver=1.1.1.1".to_owned()));
     }
 

@@ -10,7 +10,8 @@ use std::net::Ipv4Addr;
 
 use super::LinkIndex;
 
-/// How a bond distributes the traffic over its members. The number is the kernel's number of the mode.
+/// How a bond distributes the traffic over its members. Each variant has the kernel's word and the kernel's number for
+/// the mode.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum BondMode {
     /// `balance-rr`, 0
@@ -40,7 +41,8 @@ pub struct BondOptions {
     others: Vec<BondOption>,
 }
 
-/// One further option: a name of the kernel's bonding driver, and a value that the driver accepts.
+/// An option other than the mode, the primary member and the ARP targets: a name of the kernel's bonding driver, and a
+/// value that the driver accepts.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct BondOption {
     /// The kernel's spelling, with underscores.
@@ -62,7 +64,7 @@ pub enum BondOptionError {
     },
     /// The option has no effect in this mode, or has no effect together with the other options.
     Useless {
-        /// Requirement for the option to have an effect, for messages.
+        /// What the option needs to have an effect, for messages.
         expected: &'static str,
     },
 }
@@ -184,7 +186,7 @@ impl fmt::Display for BondMode {
 // === impl BondOptions ===
 
 impl BondOptions {
-    /// A bond in this mode, with no option set.
+    /// Makes the options of a bond in this mode, with no further option set.
     #[must_use]
     pub fn new(mode: BondMode) -> Self {
         Self { mode, ..Self::default() }
@@ -214,24 +216,26 @@ impl BondOptions {
         &self.arp_ip_target
     }
 
-    /// Sets the preferred bond member. Has an effect only in a mode that supports one, see [`BondOptions::reconcile`].
+    /// Sets the preferred bond member. Only some modes support a preferred member, see [`BondOptions::reconcile`].
     pub fn set_primary(&mut self, primary: Option<LinkIndex>) {
         self.primary = primary;
     }
 
-    /// Sets the targets of the ARP requests. They need an `arp_interval`, see [`BondOptions::reconcile`].
+    /// Sets the targets of the ARP requests. The targets have no effect without an `arp_interval`, see
+    /// [`BondOptions::reconcile`].
     pub fn set_arp_ip_target(&mut self, targets: Vec<Ipv4Addr>) {
         self.arp_ip_target = targets;
     }
 
-    /// Sets an option by its name, with underscores. The value is a number, a word, or the number of a word. A second
-    /// call for the same option replaces the value.
+    /// Sets an option by its name, with underscores. The value is a number, a word, or the kernel's number for a word.
+    /// A second call for the same option replaces the value.
     ///
-    /// `primary`, `arp_ip_target` and `mode` have functions of their own; this function rejects them as unknown.
+    /// This function rejects `primary`, `arp_ip_target` and `mode` as unknown, because each of them has its own
+    /// function.
     ///
     /// # Errors
     ///
-    /// [`BondOptionError`]. The options are then unchanged.
+    /// [`BondOptionError`]. After an error, the options are unchanged.
     pub fn set(&mut self, name: &str, value: &str) -> Result<(), BondOptionError> {
         let known = KNOWN.iter().find(|known| known.name == name).ok_or(BondOptionError::Unknown)?;
         let value = known.takes.read(value).ok_or_else(|| known.takes.refusal())?;
@@ -244,7 +248,8 @@ impl BondOptions {
         Ok(())
     }
 
-    /// Removes the options that contradict others. Returns each removed option with the reason.
+    /// Removes options that have no effect in this mode or together with the other options. Returns each removed option
+    /// with the reason.
     pub fn reconcile(&mut self) -> Vec<(&'static str, BondOptionError)> {
         let mut removed = Vec::new();
         let number = |options: &Self, name: &str| options.get(name).and_then(|value| value.parse::<u32>().ok());
@@ -355,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_is_sorted_by_name() {
+    fn the_table_of_bond_options_is_sorted_by_name() {
         let names: Vec<&str> = KNOWN.iter().map(|known| known.name).collect();
         let mut sorted = names.clone();
         sorted.sort_unstable();
@@ -363,14 +368,14 @@ mod tests {
     }
 
     #[test]
-    fn a_mode_is_a_word_or_its_number() {
+    fn a_bond_mode_is_given_by_its_word_or_its_number() {
         assert_eq!(BondMode::parse("4"), Some(BondMode::Ieee8023ad));
         assert_eq!(BondMode::parse("active-backup"), Some(BondMode::ActiveBackup));
         assert_eq!(["7", "04", "+1", "", "lacp"].map(BondMode::parse), [None; 5]);
     }
 
     #[test]
-    fn a_number_becomes_its_word_and_the_last_value_is_used() {
+    fn a_number_is_stored_as_its_word_and_a_later_value_of_an_option_replaces_the_first() {
         let options = options(
             BondMode::Ieee8023ad,
             &[("lacp_rate", "1"), ("xmit_hash_policy", "layer2"), ("miimon", "0100"), ("xmit_hash_policy", "1")],
@@ -391,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn contradicting_options_are_removed_with_the_reason() {
+    fn contradicting_bond_options_are_removed_with_the_reason() {
         let mut options = options(
             BondMode::ActiveBackup,
             &[

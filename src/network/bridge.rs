@@ -37,7 +37,8 @@ pub struct BridgePort {
 // === impl BridgeOptions ===
 
 impl BridgeOptions {
-    /// The options that are set on the bridge itself, without those of its ports, by their kernel names.
+    /// Kernel names and values of the options that the document sets for the bridge itself, without the options of its
+    /// ports.
     #[must_use]
     pub fn given(&self) -> Vec<(&'static str, String)> {
         let mut given = Vec::from_iter(self.stp.map(|stp| ("stp", stp.to_string())));

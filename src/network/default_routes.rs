@@ -6,17 +6,17 @@ use super::{Link, LinkIndex, NetworkConfig, Route};
 
 /// The default route of each family: the route with the lowest metric, and of equal metrics the first in the document.
 ///
-/// Without this choice, a machine with several default routes of one family would prefer one of them by the order
-/// in which its links come up.
+/// Without this choice, the order in which the links come up would decide which of several default routes of one family
+/// a machine uses.
 ///
-/// Links with the same address and the same gateway are an exception: they describe one network under several names,
-/// because the name of the interface depends on the guest. Only one of these links exists on a machine, so each of them
-/// keeps its gateway.
+/// Links with the same address and the same gateway are an exception: a document lists one interface under several
+/// names, because the name depends on the guest. Only one of these links exists on a machine, so each of them keeps its
+/// gateway.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 #[doc(hidden)]
 pub struct DefaultRoutes {
-    /// Pairs of a link and the index of the route among that link's routes. The first pair is the chosen route; the
-    /// others are links of the same network under another name.
+    /// Pairs of a link and the index of the route among that link's routes. The first pair is the chosen route. The
+    /// other pairs are the same route on links that are other names of the interface.
     ipv4: Vec<(LinkIndex, usize)>,
     ipv6: Vec<(LinkIndex, usize)>,
 }
@@ -36,7 +36,7 @@ impl DefaultRoutes {
         [&self.ipv4, &self.ipv6].into_iter().filter_map(|routes| routes.first()).map(|(link, _)| *link)
     }
 
-    /// Pairs of a link and the chosen route's link, where both describe the same network under different names.
+    /// Pairs of links that are two names of one interface. The second link of each pair has the chosen route.
     pub fn other_names(&self) -> impl Iterator<Item = (LinkIndex, LinkIndex)> {
         [&self.ipv4, &self.ipv6].into_iter().flat_map(|routes| {
             let first = routes.first().copied();
@@ -44,7 +44,7 @@ impl DefaultRoutes {
         })
     }
 
-    /// Whether this route of this link is a default route of the machine.
+    /// Whether a route is a chosen default route. `route` is its index among the routes of the link.
     #[must_use]
     pub fn has(&self, link: LinkIndex, route: usize) -> bool {
         self.ipv4.contains(&(link, route)) || self.ipv6.contains(&(link, route))
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
     use crate::network::{LinkKind, Nic};
 
-    /// A NIC with IPv4 addresses and with default routes, each a gateway and a metric.
+    /// A NIC with IPv4 addresses and default routes. Each route is given as its gateway and its metric.
     fn nic(name: &str, addresses: &[&str], routes: &[(&str, u32)]) -> Link {
         let mut link = Link::new(name.to_owned(), name.to_owned(), LinkKind::Nic(Nic::Name(name.parse().unwrap())));
         link.ipv4.addresses = addresses.iter().map(|address| address.parse().unwrap()).collect();
@@ -125,14 +125,14 @@ mod tests {
     }
 
     #[test]
-    fn the_first_of_equal_metrics_is_chosen() {
+    fn of_default_routes_with_equal_metrics_the_first_is_chosen() {
         let one = nic("a", &["10.0.0.5/24"], &[("10.0.0.1", 5), ("10.0.0.2", 4)]);
         let two = nic("b", &["10.1.0.5/24"], &[("10.1.0.1", 4)]);
         assert_eq!(chosen(vec![one, two]), [(0, 1)]);
     }
 
     #[test]
-    fn one_network_under_two_names_keeps_its_gateway_on_both() {
+    fn one_interface_under_two_names_keeps_its_gateway_on_both_links() {
         let one = nic("a", &["10.0.0.5/24"], &[("10.0.0.1", 0)]);
         let two = nic("b", &["10.0.0.9/24", "10.0.0.5/24"], &[("10.0.0.1", 0), ("10.0.0.1", 7)]);
         assert_eq!(chosen(vec![one.clone(), two.clone()]), [(0, 0), (1, 0)]);
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn another_gateway_or_another_address_is_another_network() {
+    fn links_with_different_gateways_or_addresses_are_different_networks() {
         let one = nic("a", &["10.0.0.5/24"], &[("10.0.0.1", 0)]);
         let other_gateway = nic("b", &["10.0.0.5/24"], &[("10.0.0.2", 0)]);
         let other_address = nic("c", &["10.0.0.6/24"], &[("10.0.0.1", 0)]);
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_route_without_an_address_of_its_family_is_not_chosen() {
+    fn a_default_route_of_a_link_without_an_address_of_its_family_is_not_chosen() {
         let one = nic("a", &[], &[("10.0.0.1", 0)]);
         let two = nic("b", &["10.0.0.5/24"], &[("10.0.0.1", 9)]);
         assert_eq!(chosen(vec![one, two]), [(1, 0)]);

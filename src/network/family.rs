@@ -30,7 +30,7 @@ impl Family {
         }
     }
 
-    /// The mask of the host bits in an address number: the bits that a prefix of this length leaves to the hosts are 1.
+    /// A number whose 1 bits are the host bits of an address with this prefix length.
     #[must_use]
     pub fn hosts(self, length: u8) -> u128 {
         u128::MAX.checked_shr(128 - u32::from(self.bits().saturating_sub(length))).unwrap_or(0)

@@ -4,11 +4,11 @@ use std::fmt;
 use std::net::Ipv4Addr;
 use std::str::FromStr;
 
-/// A host name according to RFC 1123, short enough for Linux. Its case is kept.
+/// A host name according to RFC 1123, short enough for Linux. Upper and lower case are kept.
 ///
 /// A host name consists of labels with single dots between them and no final dot. A label has 1 to 63 ASCII letters,
-/// digits and `-`, and does not begin or end with `-`. An IPv4 address is not a host name, although it has the same
-/// characters.
+/// digits and `-`, and does not begin or end with `-`. An IPv4 address is not a host name, although it consists of
+/// digits and dots.
 ///
 /// A host name has at most 64 bytes. DNS would allow 253, but the kernel's `sethostname` rejects more than 64, and a
 /// program that finds a longer name in `/etc/hostname` uses no name at all.
@@ -46,13 +46,12 @@ impl Hostname {
     /// The longest label, in bytes (RFC 1123).
     const MAX_LABEL: usize = 63;
 
-    /// Parses a host name that may be too long or have a final dot. A final dot is removed. A name that is still too long
-    /// becomes its first label, and a label that is too long becomes its first 63 bytes, as afterburn shortens a name. The
-    /// result differs from the string if the name was shortened.
+    /// Parses a host name that may be too long or have a final dot. A final dot is removed. A name that is still too
+    /// long is cut to its first label, and this label is cut to 63 bytes. afterburn shortens names in the same way.
     ///
     /// # Errors
     ///
-    /// The string is invalid for a reason other than its length or a final dot.
+    /// [`HostnameError`]: the string is invalid for a reason other than its length or a final dot.
     pub fn shortened(text: &str) -> Result<Self, HostnameError> {
         let name = text.strip_suffix('.').unwrap_or(text);
         if name.len() <= Self::MAX || !name.split('.').all(is_label) {

@@ -13,7 +13,7 @@ pub struct Route {
     destination: IpNetwork,
     gateway: Option<IpAddr>,
     metric: Option<u32>,
-    /// Whether the gateway is directly on the link although none of the link's subnets contains it.
+    /// Whether the gateway is directly on the link although no subnet of the link contains the gateway.
     pub on_link: bool,
     /// Number of the routing table; `None` for the main table.
     pub table: Option<u32>,
@@ -26,7 +26,8 @@ pub struct MixedFamilies;
 // === impl Route ===
 
 impl Route {
-    /// A route to `destination`; its host bits are cleared. Without a gateway, the destination is directly on the link.
+    /// Makes a route to `destination`, whose host bits are cleared. Without a gateway, the destination is directly on
+    /// the link.
     ///
     /// # Errors
     ///
@@ -38,7 +39,7 @@ impl Route {
         Ok(Self { path: String::new(), destination: masked(destination), gateway, metric, on_link: false, table: None })
     }
 
-    /// The same route, with its path in the document.
+    /// Sets the path of the route in the document.
     #[must_use]
     pub fn at(self, path: String) -> Self {
         Self { path, ..self }

@@ -17,12 +17,13 @@ pub struct RoutingRule {
     family: Family,
     /// Number of the routing table; `None` for the main table.
     pub table: Option<u32>,
-    /// A rule with a lower number comes first. `None`: the rule comes directly before the rule of the main table, in
-    /// the document's order.
+    /// Position of the rule: the kernel checks the rule with the lowest number first. `None`: rules without a priority
+    /// come directly before the rule of the main table, in the document's order.
     pub priority: Option<u32>,
-    /// Only packets with this mark of the firewall.
+    /// The rule applies only to packets with this firewall mark. `None`: to packets with any mark.
     pub mark: Option<u32>,
-    /// Only packets with this value of the field "type of service" in their IP header.
+    /// The rule applies only to packets with this value of "type of service" in the IP header. `None`: to packets with
+    /// any value.
     pub type_of_service: Option<u8>,
 }
 
@@ -85,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rule_has_a_source_or_a_destination_of_one_family() {
+    fn a_routing_rule_needs_a_source_or_a_destination_of_one_family() {
         let network = |text: &str| Some(text.parse::<IpNetwork>().unwrap());
         let rule = |from, to| RoutingRule::new(from, to).map(|rule| (rule.family(), rule.to_string()));
         assert_eq!(rule(network("10.0.0.5/32"), None), Ok((Family::Ipv4, "from 10.0.0.5/32".to_owned())));

@@ -7,7 +7,7 @@ use pnet_base::MacAddr;
 
 use super::is_label;
 
-/// A network interface name that every program reading our output accepts unquoted.
+/// A name of a network interface that every reader of our output accepts without quotes.
 ///
 /// Such a name has at most 15 bytes (the kernel's `IFNAMSIZ`): ASCII letters, digits, `.`, `_` and `-`. Invalid names:
 ///
@@ -58,7 +58,7 @@ pub struct Mtu(u16);
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct MtuError;
 
-/// A VLAN id that may carry traffic (IEEE 802.1Q): 1 to 4,094.
+/// A VLAN id for traffic (IEEE 802.1Q): 1 to 4,094.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct VlanId(u16);
 
@@ -91,8 +91,8 @@ impl InterfaceName {
         self.bytes.get(..usize::from(self.length)).and_then(|name| str::from_utf8(name).ok()).unwrap_or_default()
     }
 
-    /// Whether the kernel itself assigns such names to NICs: `eth` and a number. Renaming a NIC to such a name can
-    /// fail, because another NIC may have the name.
+    /// Whether the name is `eth` and a number. The kernel itself assigns such names to NICs, so renaming a NIC to such
+    /// a name can fail: another NIC may already have the name.
     #[must_use]
     pub fn is_kernels_own(&self) -> bool {
         self.as_str()
@@ -285,7 +285,7 @@ pub fn parse_mac_address(text: &str) -> Option<MacAddr> {
     if pairs.next().is_some() || is_group || octets == [0; 6] { None } else { Some(MacAddr::from(octets)) }
 }
 
-/// Displays a MAC address with this separator between its pairs of hex digits. `MacAddr`'s own `Display` calls a
+/// Displays a MAC address with the given separator between its pairs of hex digits. `MacAddr`'s own `Display` calls a
 /// formatter for each pair, which takes a twelfth of the total time for a document with 20 NICs.
 pub(crate) struct Pairs(pub(crate) MacAddr, pub(crate) u8);
 
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn only_eth_and_a_number_is_a_name_of_the_kernel() {
+    fn only_eth_with_a_number_is_a_name_that_the_kernel_assigns() {
         let own = |text: &str| text.parse::<InterfaceName>().unwrap().is_kernels_own();
         assert_eq!(["eth0", "eth12", "eth", "eth0a", "eno1"].map(own), [true, true, false, false, false]);
     }
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn an_mtu_is_68_to_65535() {
+    fn an_mtu_is_a_number_from_68_to_65535() {
         let read = |bytes: i64| Mtu::try_from(bytes).ok().map(|mtu| mtu.to_string());
         assert_eq!(
             [67, 68, 65_535, 65_536, -1].map(read),
@@ -380,14 +380,14 @@ mod tests {
     }
 
     #[test]
-    fn a_vlan_id_is_1_to_4094() {
+    fn a_vlan_id_is_a_number_from_1_to_4094() {
         let error = Err(VlanIdError);
         let expected = [error, Ok(VlanId(1)), Ok(VlanId(4094)), error, error];
         assert_eq!([0, 1, 4094, 4095, -1].map(VlanId::try_from), expected);
     }
 
     #[test]
-    fn a_domain_is_lower_case_without_a_final_dot() {
+    fn a_search_domain_is_stored_in_lower_case_without_a_final_dot() {
         let read = |text: &str| text.parse::<DomainName>().ok().map(|name| name.to_string());
         assert_eq!(read("Example.ORG."), Some("example.org".to_owned()));
         for text in ["", ".", "a..b", "-a", "a b", "a\nb"] {

@@ -1,4 +1,4 @@
-//! Assigns one name to each device that gets a name.
+//! Assigns interface names to links, and finds how the files identify each link.
 
 use super::{Device, Taken, name_vlans};
 use crate::diagnostic::{Diagnostic, Diagnostics};
@@ -14,16 +14,16 @@ pub(super) struct DeviceNames {
 /// How NICs get their names.
 #[derive(Clone, Copy, Eq, PartialEq)]
 pub(super) enum Naming {
-    /// By files of udev.
+    /// Files of udev give names to NICs.
     Udev,
-    /// By the kernel argument `ifname=`, which names a NIC with a MAC address.
+    /// The kernel argument `ifname=` gives names to NICs that are identified by a MAC address.
     Arguments,
 }
 
 // === impl DeviceNames ===
 
 impl DeviceNames {
-    /// Names bonds, bridges and NICs as the document requests, then the VLANs after their parents.
+    /// Names bonds, bridges and NICs as the document requests, then each VLAN after its parent is named.
     ///
     /// A NIC that is identified by its MAC address gets the name from the document, as with cloud-init. A name that the
     /// kernel itself assigns is refused: a NIC that appears later may get the same name.
@@ -55,7 +55,7 @@ impl DeviceNames {
             known_as.push(given);
         }
         if naming == Naming::Arguments {
-            // A profile of NetworkManager refers to the preferred member of its bond by name.
+            // The profile of a bond refers to the preferred member by its interface name, so this NIC needs a name.
             for (at, _) in config.links().iter().enumerate().filter(|(at, _)| is_primary(config, LinkIndex(*at))) {
                 let is_free = matches!(config.links()[at].kind, LinkKind::Nic(Nic::MacAddress { .. }));
                 if is_free && known_as[at].is_none() {

@@ -2,8 +2,8 @@
 //!
 //! Two programs read these arguments: `nm-initrd-generator`
 //! (`NetworkManager/NetworkManager:src/nm-initrd-generator/nmi-cmdline-reader.c`) and dracut's own scripts
-//! ([`super::network_legacy`]). They interpret the same grammar differently. Each choice below was measured on
-//! NetworkManager 1.42 and 1.52 and on dracut 059, and `tests/readers.rs` runs the programs themselves.
+//! ([`super::network_legacy`]). They interpret the same grammar differently. Each choice below was tested with
+//! NetworkManager 1.42 and 1.52 and with dracut 059, and `tests/readers.rs` runs the programs themselves.
 
 mod device_names;
 mod karg;
@@ -60,7 +60,8 @@ pub fn render(config: &NetworkConfig, diagnostics: &mut Diagnostics) -> Rendered
     render_for(Program::NetworkManager, config, diagnostics)
 }
 
-/// Renders a network for `program`. The caller must have reduced the network to what the program supports.
+/// Renders a network for `program`. For network-legacy, the caller has already reduced the network to what the scripts
+/// support.
 pub(super) fn render_for(program: Program, config: &NetworkConfig, diagnostics: &mut Diagnostics) -> Rendered {
     let names = DeviceNames::assign(config, program);
     let defaults = DefaultRoutes::of(config);
@@ -96,7 +97,7 @@ fn line(kargs: &[Karg]) -> String {
 #[doc(hidden)]
 pub const ALPHABET: &str = "letters, digits, blanks and . _ : [ ] , / = + -";
 
-/// Reports whether the line has only bytes that every reader of kernel arguments, and a shell, takes literally.
+/// Returns whether every reader of kernel arguments, and a shell, takes each byte of the line literally.
 #[must_use]
 #[doc(hidden)]
 pub fn is_legal(line: &str) -> bool {
@@ -114,7 +115,7 @@ struct Render<'c, 'f> {
     defaults: DefaultRoutes,
     /// Arguments of the first NIC that is identified by a pattern and needs arguments.
     of_any: Option<Vec<Karg>>,
-    /// Whether a later NIC that is identified by a pattern needs other arguments than the first.
+    /// Whether the NICs that are identified by a pattern do not all need the same arguments.
     any_differ: bool,
 }
 
@@ -186,7 +187,8 @@ impl Render<'_, '_> {
         match &link.kind {
             LinkKind::Nic(_) => {}
             LinkKind::Bridge { name, .. } if !self.config.is_connected(index) => {
-                // NetworkManager would make `eth0` the bridge's port, and network-legacy would wait for a port.
+                // Without a port in the argument, NetworkManager would add `eth0` to the bridge, and network-legacy
+                // would wait for a port.
                 let because = "kernel arguments cannot make a bridge without ports";
                 self.diagnostics.push(Diagnostic::ignored(&link.path, name, because));
             }
@@ -321,8 +323,8 @@ impl Render<'_, '_> {
         self.ignore(&link.path, &link.id, because);
     }
 
-    /// Warns about the settings that a bond member or bridge port loses. A profile of its own would remove the
-    /// interface from its bond or bridge.
+    /// Warns about the settings that a bond member or bridge port loses. An argument with such a setting would make a
+    /// separate profile, which would remove the interface from its bond or bridge.
     fn report_port(&mut self, link: &Link, controller: &Link) {
         let is_bond = matches!(controller.kind, LinkKind::Bond { .. });
         let own_mtu = link.mtu.filter(|_| !matches!(link.kind, LinkKind::Bond { .. }));
@@ -385,7 +387,7 @@ impl Render<'_, '_> {
         }
     }
 
-    /// Reports whether a default route repeats the default route that was chosen.
+    /// Returns whether the chosen default route of the link has the same family and gateway as this default route.
     fn is_chosen_again(&self, route: &Route, index: LinkIndex) -> bool {
         let routes = self.config.link(index).routes.iter().enumerate();
         let is_ipv4 = route.destination().is_ipv4();
@@ -451,8 +453,9 @@ impl Render<'_, '_> {
         }
     }
 
-    /// Reports a NIC that is identified by a pattern. An argument applies to one NIC or to all NICs: it cannot have a
-    /// pattern. `has_named`: another link, which is identified by a name or an address, needs arguments.
+    /// Reports a NIC that is identified only by a pattern: an argument applies to one NIC or to all NICs, and cannot
+    /// contain a pattern. `has_named` is true if a link that is identified by a name or an address also needs
+    /// arguments.
     fn report_pattern(&mut self, index: LinkIndex, link: &Link, has_named: bool) {
         let LinkKind::Nic(Nic::Pattern { names, drivers, .. }) = &link.kind else { return };
         let is_used = self.config.controller_of(index).is_some() || self.config.carries_vlans(index);
@@ -461,7 +464,7 @@ impl Render<'_, '_> {
         }
         let patterns: Vec<&str> = names.iter().chain(drivers).map(Pattern::as_str).collect();
         let (problem, patterns) = ("NIC identified only by a pattern", patterns.join(", "));
-        // When all such NICs need the same arguments, arguments for any NIC are correct.
+        // If all NICs need the same arguments, arguments that apply to every NIC are correct, and a warning is enough.
         self.diagnostics.push(if is_used || self.any_differ || has_named {
             let expected = "a MAC address or a name: with several links no kernel argument can select this NIC";
             Diagnostic::error(&link.path, problem, &patterns, expected)
@@ -477,8 +480,8 @@ impl Render<'_, '_> {
         });
     }
 
-    /// Warns about settings for router advertisements and DHCP that no argument can express. One setting can be
-    /// expressed: ignore the name servers of all routers and DHCP servers.
+    /// Warns about settings for router advertisements and DHCP that no argument can express. Exception: one argument
+    /// ignores the name servers of all DHCP servers and routers.
     fn report_dynamic(&mut self, link: &Link, ignores_dns: bool) {
         let dynamic = link.ipv6.dynamic.is_some();
         let cannot = match (self.program, link.ipv6.accept_ra) {
@@ -516,8 +519,8 @@ impl Render<'_, '_> {
         }
     }
 
-    /// Reports whether every link with dynamic addresses ignores the name servers of DHCP servers and routers. `None`
-    /// when no link has dynamic addresses.
+    /// Whether every link with dynamic addresses ignores the name servers of DHCP servers and routers. `None` when no
+    /// link has dynamic addresses.
     fn ignores_dns(&self) -> Option<bool> {
         let families = self.addressable().flat_map(|link| {
             let (ipv4, ipv6) = (&link.ipv4, &link.ipv6);
@@ -531,7 +534,8 @@ impl Render<'_, '_> {
         self.diagnostics.push(Diagnostic::ignored(path, value, because));
     }
 
-    /// Reports whether any link has a static or dynamic address. Without such an address no profile takes name servers.
+    /// Returns whether any link has a static or dynamic address. Without such an address, no profile of NetworkManager
+    /// has name servers.
     fn has_addresses(&self) -> bool {
         self.addressable().any(|link| link.ipv4.is_used() || takes_ipv6_servers(link))
     }
@@ -548,8 +552,8 @@ impl Render<'_, '_> {
     }
 }
 
-/// Reports whether NetworkManager uses IPv6 name servers of the arguments on the link. A link-local address is not enough.
-/// Where IPv4 uses DHCP, NetworkManager also accepts IPv6 router advertisements.
+/// Returns whether NetworkManager uses the IPv6 name servers of the arguments on the link. A link-local address alone
+/// is not enough. With DHCPv4, NetworkManager also enables IPv6 with router advertisements.
 fn takes_ipv6_servers(link: &Link) -> bool {
     link.ipv6.is_beyond_link() || link.ipv4.dhcp
 }
@@ -559,8 +563,9 @@ fn takes_ipv6_servers(link: &Link) -> bool {
 impl Methods {
     /// Chooses the methods of a link.
     ///
-    /// The rows come from a test of every sequence of up to three arguments on NetworkManager 1.42. network-legacy
-    /// accepts one address or one method for each link, and interprets a pair of methods in its own way.
+    /// The rows of the `match` below come from a test of every sequence of up to three arguments on NetworkManager
+    /// 1.42. network-legacy accepts one address or one method for each link, and interprets a pair of methods in its
+    /// own way.
     fn of(link: &Link, program: Program) -> Self {
         let static4 = !link.ipv4.addresses.is_empty();
         let static6 = !link.ipv6.addresses.is_empty();

@@ -5,15 +5,15 @@ use crate::diagnostic::{Diagnostic, Diagnostics};
 /// Largest size of all files for one network program together, in bytes. The files and the report are kept in memory.
 const MAX_BYTES: usize = 1024 * 1024;
 
-/// One file.
+/// One file for a network program.
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct File {
-    /// Path below the root directory: `run/systemd/network/50-glowplug-0000-bond0.netdev`.
+    /// Path below the root directory, such as `run/systemd/network/50-glowplug-0000-bond0.netdev`.
     pub path: String,
     /// Content of the file.
     pub text: String,
-    /// Whether only root may read the file.
+    /// Whether only root has the right to read the file.
     pub is_private: bool,
 }
 
@@ -32,14 +32,13 @@ impl Files {
         self.files.push(file);
     }
 
-    /// Whether the files are too large for a machine. A renderer then renders no further links: each file may repeat
-    /// values of the whole document, such as its name servers, so all files together would need hundreds of times the
-    /// memory of the document.
+    /// Whether the files together exceed the limit. A renderer stops at this limit: each file can repeat values of the
+    /// whole document, such as its name servers, so all files could need hundreds of times the memory of the document.
     pub(super) fn are_too_large(&self) -> bool {
         self.bytes > MAX_BYTES
     }
 
-    /// Returns the files. `what` names them in the error for files that are too large.
+    /// Returns the files, and reports an error if they are too large. `what` is the path of this error.
     pub(super) fn checked(self, what: &str, diagnostics: &mut Diagnostics) -> Vec<File> {
         if self.are_too_large() {
             let (found, expected) = (format!("more than {MAX_BYTES}"), format!("at most {MAX_BYTES}"));

@@ -4,7 +4,7 @@
 //! The scripts accept one `ip=` for a link and stop the boot at a second `ip=`. So each link keeps one address, or one
 //! method to get addresses. These rules choose what the link keeps, so that the machine stays reachable:
 //!
-//! - IPv4 is kept, unless only IPv6 has a static address with the default route.
+//! - IPv4 is kept, unless IPv6 has a static address and the default route, and IPv4 does not.
 //! - The static address in whose subnet the default gateway lies is kept, or else the first static address.
 //! - A static address is preferred to a dynamic address, because a static address needs no server.
 //!
@@ -33,7 +33,7 @@ fn reduce(config: &NetworkConfig, diagnostics: &mut Diagnostics) -> NetworkConfi
         ignore_what_needs_a_static_address(link, diagnostics);
     }
     let reduced = with_links(config, links.clone());
-    // The first step may have removed a default route, and the next best default route replaces it.
+    // The loop above may have removed the chosen default route. The next best default route is chosen instead.
     let defaults = DefaultRoutes::of(&reduced);
     for (at, link) in links.iter_mut().enumerate().filter(|(_, link)| link.has_addresses()) {
         add_routes_to_gateways(link, defaults.gateways(&reduced, LinkIndex(at)));
@@ -42,7 +42,7 @@ fn reduce(config: &NetworkConfig, diagnostics: &mut Diagnostics) -> NetworkConfi
 }
 
 fn with_links(config: &NetworkConfig, links: Vec<Link>) -> NetworkConfig {
-    // The links are the same, so there is no new contradiction between them.
+    // The references between the links are unchanged, so there is no new contradiction.
     let mut reduced = NetworkConfig::new(links).unwrap_or_default();
     reduced.dns = config.dns.clone();
     reduced
@@ -108,8 +108,8 @@ fn drop_routes_without(link: &mut Link, lost: &[IpNetwork], diagnostics: &mut Di
     });
 }
 
-/// Adds a route to each gateway outside the subnet of the link's address. The scripts add the routes in their order,
-/// and then set the default route once more, so the default route succeeds when its gateway has a route.
+/// Adds a route to each gateway outside the subnet of the link's address. The scripts add the routes in the order of
+/// the arguments, and then set the default route again. This works if there is a route to the gateway.
 fn add_routes_to_gateways(link: &mut Link, gateways: [Option<IpAddr>; 2]) {
     let own = addresses(link);
     // The sort is stable: of two equal default routes, the first stays the first.
@@ -118,7 +118,7 @@ fn add_routes_to_gateways(link: &mut Link, gateways: [Option<IpAddr>; 2]) {
         let gateway = route.gateway().filter(|gateway| !has(&own, *gateway))?;
         let is_link_local = matches!(gateway, IpAddr::V6(gateway) if gateway.is_unicast_link_local());
         let is_kept = route.table.is_none() && (!route.is_default() || gateways.contains(&Some(gateway)));
-        // The subnet that a DHCP server will assign is unknown, so a gateway may be in this subnet.
+        // With DHCP, the gateway may be in the subnet that the server will assign, so no route is added.
         (is_kept && !is_link_local && (route.on_link || !own.is_empty())).then_some(gateway)
     });
     for gateway in far.collect::<Vec<_>>() {
@@ -150,7 +150,7 @@ fn ignore_what_needs_a_static_address(link: &mut Link, diagnostics: &mut Diagnos
     if let Some(mac_address) = link.cloned_mac_address.take() {
         diagnostics.push(Diagnostic::ignored(&link.path, mac_address, because));
     }
-    // The MTU of a bond is an option of the bond, so it is not lost.
+    // `bond=` has the MTU of a bond, so this MTU is not lost.
     if let Some(mtu) = link.mtu.filter(|_| !link.ipv4.dhcp && !matches!(link.kind, LinkKind::Bond { .. })) {
         link.mtu = None;
         diagnostics.push(Diagnostic::ignored(format!("{}.mtu", link.path), mtu, because));

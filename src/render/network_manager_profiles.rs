@@ -1,12 +1,12 @@
 //! Renders NetworkManager's connection profiles (nm-settings-keyfile(5)), and kernel arguments for the names of NICs.
 //!
 //! A profile can express nearly everything that a document states; kernel arguments cannot. The profiles need
-//! NetworkManager 1.42 or newer. Each choice below was measured on NetworkManager 1.42, and
-//! `tests/network_manager.rs` runs the program itself.
+//! NetworkManager 1.42 or newer. Each choice below was tested with NetworkManager 1.42, and `tests/network_manager.rs`
+//! runs the program itself.
 //!
 //! The profiles are in `/etc` of the initramfs. dracut removes every profile in `/run` each time that it calls
-//! `nm-initrd-generator`, which is more than once on CoreOS. A unit of our dracut module copies the profiles to `/run`
-//! before the initramfs ends, so that the real root has them, too.
+//! `nm-initrd-generator`, and on CoreOS it does so more than once. A unit of our dracut module copies the profiles to
+//! `/run` before the initramfs ends, so that the real root has them, too.
 //!
 //! Every link of the document has a profile, even if the profile only keeps NetworkManager from using DHCP on the NIC.
 
@@ -37,7 +37,7 @@ use uuid::{NAMESPACE, Uuid};
 /// Directory of the profiles in the initramfs, below the root directory.
 pub const DIRECTORY: &str = "etc/NetworkManager/system-connections";
 
-/// Directory below the root directory to which a unit copies the profiles. The real root has this directory, too.
+/// Directory to which a unit copies the profiles, below the root directory. The copies still exist in the real root.
 pub const COPIES: &str = "run/NetworkManager/system-connections";
 
 /// Prefix of the names of our files.
@@ -52,17 +52,18 @@ const WAIT_FOR_FAMILY: u32 = 20_000;
 /// Seconds that a DHCP client waits for an answer, as with kernel arguments.
 const DHCP_TIMEOUT: u32 = 90;
 
-/// Greatest time that NetworkManager accepts for a bridge to keep an address, in seconds.
+/// Largest ageing time of a bridge that NetworkManager accepts, in seconds.
 const MAX_AGEING_TIME: u32 = 1_000_000;
 
 /// Number of ARP targets that the kernel accepts for a bond.
 const ARP_TARGETS: usize = 16;
 
-/// Priority of the profile of one interface. Profiles without a priority have 0, those of nm-initrd-generator -100, and
-/// "Wired connection 1" has -999.
+/// Priority of a profile that matches one interface. Profiles of other programs have lower priorities: 0 is the
+/// default, nm-initrd-generator writes -100, and "Wired connection 1" has -999.
 const PRIORITY: usize = 100;
 
-/// Largest number of profiles for patterns. Each has its own priority below [`PRIORITY`], from 1 to 99.
+/// Largest number of profiles for patterns. Each of these profiles has its own priority below [`PRIORITY`], from 1 to
+/// 99.
 const PATTERNS: usize = PRIORITY - 1;
 
 const CANNOT_EXPRESS: &str = "a profile of NetworkManager cannot express it";
@@ -119,14 +120,14 @@ struct Render<'c, 'f> {
     diagnostics: &'f mut Diagnostics,
 }
 
-/// The NICs with a profile of their own, as the values with which a pattern's profile excludes them. With priorities
-/// alone, NetworkManager would use the pattern's profile for a NIC as soon as the NIC's own profile has failed.
+/// The values with which the profile of a pattern excludes each NIC that has its own profile. Priorities alone are not
+/// enough: when the NIC's own profile has failed, NetworkManager would use the profile of the pattern.
 struct OwnProfiles {
     mac_addresses: String,
     names: String,
 }
 
-/// The UUID of each profile: the same for the same interface of every document.
+/// The UUID of each profile. An interface gets the same UUID from every document.
 fn uuids(config: &NetworkConfig, devices: &[Device]) -> Vec<Uuid> {
     let mut seen = BTreeSet::new();
     let of_link = |(at, (link, device)): (usize, (&Link, &Device))| {
@@ -137,7 +138,7 @@ fn uuids(config: &NetworkConfig, devices: &[Device]) -> Vec<Uuid> {
             kind => format!("{} {}", type_of(kind), device.bare()),
         };
         let uuid = Uuid::of(NAMESPACE, &name);
-        // A document may describe one NIC twice.
+        // A document may describe one NIC twice, but two profiles must not have the same UUID.
         if seen.insert(uuid) { uuid } else { Uuid::of(NAMESPACE, &format!("{name} {at}")) }
     };
     config.links().iter().zip(devices).enumerate().map(of_link).collect()
@@ -159,7 +160,7 @@ fn list(patterns: &[Pattern]) -> String {
 // === impl Render ===
 
 impl Render<'_, '_> {
-    /// The arguments that name NICs.
+    /// Returns the kernel arguments that name NICs, as one line.
     fn line(&self) -> String {
         let links = self.config.links().iter().zip(&self.names.set_names);
         let named = links.filter_map(|(link, name)| match link.kind {
@@ -186,8 +187,8 @@ impl Render<'_, '_> {
             LinkKind::Bridge { options, .. } => self.bridge(options, &mut text),
             LinkKind::Vlan { parent, id, .. } => {
                 text.section("vlan");
-                // The flag REORDER_HEADERS, which the kernel sets by default. Without this flag, frames have a second
-                // header.
+                // 1 is the flag REORDER_HEADERS, which the kernel sets by default. Without this flag, frames have a
+                // second header.
                 text.line("flags", &1);
                 text.line("id", id);
                 text.line("parent", &self.uuids[parent.0]);
@@ -226,7 +227,7 @@ impl Render<'_, '_> {
             PRIORITY
         };
         text.line("autoconnect-priority", &priority);
-        // As with kernel arguments: a boot waits for one attempt.
+        // A boot waits for one attempt, as with kernel arguments.
         text.line("autoconnect-retries", &1);
         if let Device::Name(name) = &self.names.devices[index.0] {
             text.line("interface-name", name);
@@ -263,7 +264,7 @@ impl Render<'_, '_> {
         let link = self.config.link(index);
         let own = match &link.kind {
             LinkKind::Nic(_) | LinkKind::Vlan { .. } => link.cloned_mac_address,
-            // The address of a bond follows its active member then.
+            // With this option, the MAC address of the bond follows the active member.
             LinkKind::Bond { options, .. } if options.get("fail_over_mac") == Some("active") => None,
             // Without this line, the MAC address would depend on the order in which the members come up.
             _ => mac_address(self.config, index),
@@ -347,7 +348,7 @@ impl Render<'_, '_> {
         addresses(&ipv4.addresses, text);
         if ipv4.dhcp {
             let ipv6 = Ipv6Method::of(link);
-            // The default is made from the machine id, which differs between the initramfs and the real root.
+            // The default client id is made from the machine id, which differs between the initramfs and the real root.
             text.line("dhcp-client-id", &"mac");
             text.boolean("dhcp-send-hostname", ipv4.dhcp_overrides.send_hostname.filter(|send| !send));
             text.line("dhcp-timeout", &DHCP_TIMEOUT);
@@ -377,12 +378,12 @@ impl Render<'_, '_> {
             self.ignore_routes_of(link, false);
             return;
         }
-        // The default needs a secret that differs between the initramfs and the real root.
+        // The default mode needs a secret that differs between the initramfs and the real root.
         text.line("addr-gen-mode", &"eui64");
         addresses(&ipv6.addresses, text);
         match method {
             Ipv6Method::Auto | Ipv6Method::Dhcp => {
-                // The default is made from the machine id.
+                // The default DUID is made from the machine id, too.
                 text.line("dhcp-duid", &"ll");
                 text.boolean("dhcp-send-hostname", ipv6.dhcp_overrides.send_hostname.filter(|send| !send));
                 text.line("dhcp-timeout", &DHCP_TIMEOUT);
@@ -400,7 +401,8 @@ impl Render<'_, '_> {
         self.routes(index, false, text);
     }
 
-    /// Writes the name servers of one family, and the search domains: first those of the link, then those of the machine.
+    /// Writes the name servers of one family, and the search domains. The values of the link come before the values of
+    /// the machine.
     fn dns(&self, link: &Link, is_of_family: fn(&IpAddr) -> bool, text: &mut Text) {
         let mut seen = BTreeSet::new();
         let servers = link.dns.nameservers.iter().chain(&self.config.dns.nameservers);
@@ -418,8 +420,8 @@ impl Render<'_, '_> {
         }
     }
 
-    /// Reports more patterns than there are priorities: NetworkManager would choose between two profiles of one priority by
-    /// chance.
+    /// Reports an error if there are more patterns than priorities: NetworkManager would choose at random between two
+    /// profiles of the same priority.
     fn report_patterns(&mut self) {
         let links = self.config.links().iter().zip(&self.names.devices);
         if let Some((link, _)) = links.filter(|(_, device)| **device == Device::Any).nth(PATTERNS) {
@@ -454,14 +456,14 @@ impl Render<'_, '_> {
         }
     }
 
-    /// Warns about options for DHCP's answer that NetworkManager does not have.
+    /// Warns about DHCP settings of the document that NetworkManager does not support.
     fn report_overrides(&mut self, link: &Link) {
         let families = [
             ("dhcp4-overrides", link.ipv4.dhcp, &link.ipv4.dhcp_overrides),
             ("dhcp6-overrides", link.ipv6.dynamic.is_some(), &link.ipv6.dhcp_overrides),
         ];
         for (member, _, options) in families.into_iter().filter(|(_, is_dynamic, _)| *is_dynamic) {
-            // Without the name servers NetworkManager ignores the domains, too.
+            // If NetworkManager ignores the name servers of a server, it ignores the domains, too.
             let domains = options.use_domains.filter(|domains| *domains != options.use_dns.unwrap_or(true));
             let mtu = options.use_mtu.filter(|mtu| !mtu && link.mtu.is_none());
             let ntp = options.use_ntp.filter(|ntp| !ntp);
@@ -478,7 +480,7 @@ impl Render<'_, '_> {
     }
 }
 
-/// Whether the profile of a link may have IPv4 name servers, and whether it may have IPv6 name servers.
+/// Whether the profile of a link can have name servers, for IPv4 and for IPv6.
 fn has_dns(link: &Link) -> [bool; 2] {
     let ipv6 = matches!(Ipv6Method::of(link), Ipv6Method::Manual | Ipv6Method::Auto | Ipv6Method::Dhcp);
     [link.ipv4.is_used(), ipv6]
@@ -528,7 +530,7 @@ impl OwnProfiles {
     }
 }
 
-// === impl Ipv6Method ===
+// === impl Text ===
 
 impl Text {
     fn boolean(&mut self, key: &str, on: Option<bool>) {

@@ -2,7 +2,7 @@
 //! systemd.link(5)).
 //!
 //! networkd does not read dracut's `/etc/cmdline.d`, and kernel arguments can express only a part of what networkd can
-//! do. The files need systemd 252 or newer. Each choice below was measured on networkd 252, and `tests/networkd.rs`
+//! do. The files need systemd 252 or newer. Each choice below was tested with networkd 252, and `tests/networkd.rs`
 //! runs the program itself.
 //!
 //! networkd sorts the files of all directories by name, and a NIC uses the first file that matches. So the names of our
@@ -39,7 +39,7 @@ const ALPHABET: Alphabet =
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct Rendered {
-    /// In the order of the document.
+    /// The files, in the order of the document.
     pub files: Vec<File>,
     /// How the files identify each link, in the order of the network's links.
     pub devices: Vec<Device>,
@@ -102,8 +102,8 @@ impl Render<'_, '_> {
         match mac_address {
             Some(mac_address) => text.line("MACAddress", &mac_address),
             None if kind == "vlan" => {}
-            // Otherwise networkd derives an address from the name and the machine id, and an initramfs has a new
-            // machine id at each boot.
+            // Without this line, networkd derives an address from the name and the machine id, and an initramfs has a
+            // new machine id at each boot.
             None => text.line("MACAddress", &"none"),
         }
         match &link.kind {
@@ -118,8 +118,9 @@ impl Render<'_, '_> {
         self.push(index, "netdev", text);
     }
 
-    /// Adds the file with which udev names a NIC, or leaves the MAC address of a bond or bridge to the kernel. udev
-    /// uses only the first file that matches, so the file of a NIC also has the settings of `99-default.link`.
+    /// Adds a file for udev, if the link needs such a file. The file names a NIC, or keeps udev from setting the MAC
+    /// address of a bond or bridge. udev uses only the first file that matches, so the file of a NIC also has the
+    /// settings of `99-default.link`.
     fn link(&mut self, index: LinkIndex) {
         let mut text = Text::new(ALPHABET);
         text.section("Match");
@@ -157,15 +158,14 @@ impl Render<'_, '_> {
         self.push(index, "network", text);
     }
 
-    /// Writes how networkd finds the link.
+    /// Writes the conditions by which networkd finds the link.
     ///
-    /// A VLAN has the MAC address of its parent. A bond has the MAC address of a member, and a bridge that of a port.
-    /// So a MAC address alone would also match VLANs, bonds and bridges; `Type=ether` excludes them only where udev
-    /// runs.
+    /// A VLAN has the MAC address of its parent. A bond or bridge has the MAC address of a member. So a MAC address
+    /// alone would also match VLANs, bonds and bridges. `Type=ether` would exclude them only where udev runs.
     ///
     /// Some NICs change their MAC address, for example bond members. When networkd starts again in the real root, such
-    /// a NIC no longer has the old address. So a NIC that changes its address is found by its permanent address. Other
-    /// NICs are found by the current address, because some drivers provide no permanent address (veth and tap).
+    /// a NIC no longer has its original address. So networkd finds such a NIC by its permanent address. Other NICs are
+    /// found by their current address, because some drivers (veth and tap) provide no permanent address.
     fn matching(&self, index: LinkIndex, text: &mut Text) {
         text.section("Match");
         let link = self.config.link(index);
@@ -290,7 +290,7 @@ impl Render<'_, '_> {
     fn push(&mut self, index: LinkIndex, kind: &str, text: Text) {
         let device = &self.names.devices[index.0];
         let [of_one, of_any] = PREFIXES;
-        // The names of files are part of the interface: an image may already mask them.
+        // These file names must not change: an image may mask the files by name.
         let (prefix, name) = match device {
             Device::Any => (of_any, "any-card".to_owned()),
             _ => (of_one, device.bare().replace(':', "-")),
@@ -304,19 +304,20 @@ impl Render<'_, '_> {
     }
 }
 
-/// Whether the link gets an IPv6 link-local address. As in netplan and cloud-init, a link with IPv4 addresses gets one,
-/// too, unless the document excludes it. Exception: a bridge without ports has no carrier, and so no such address.
+/// Whether the link gets an IPv6 link-local address. As in netplan and cloud-init, a link with only IPv4 addresses gets
+/// a link-local address, too, unless the document excludes this. A bridge without ports is an exception: it has no
+/// carrier, so it cannot get this address.
 fn has_link_local(link: &Link) -> bool {
     let is_empty = matches!(&link.kind, LinkKind::Bridge { ports, .. } if ports.is_empty());
     let by_default = link.ipv6.is_used() || link.ipv4.is_used() && !is_empty;
-    // Routers and DHCPv6 servers are reached through this address.
+    // The link reaches routers and DHCPv6 servers through this address.
     let is_needed = link.ipv6.dynamic.is_some() || link.ipv6.accept_ra == Some(true);
     is_needed || link.ipv6.link_local.unwrap_or(by_default)
 }
 
-/// Whether the link accepts router advertisements. `None` for networkd's default, as in netplan and cloud-init, on a
-/// link with IPv4 addresses alone. A link with static IPv6 addresses accepts advertisements only if the document states
-/// it, as in NetworkManager.
+/// Whether the link accepts router advertisements. `None` leaves this to networkd, as netplan and cloud-init do, if the
+/// link has no IPv6 address except a link-local address. As in NetworkManager, a link with static IPv6 addresses
+/// accepts advertisements only if the document states this.
 fn accepts_ra(link: &Link) -> Option<bool> {
     let ipv6 = &link.ipv6;
     let is_default = has_link_local(link) && ipv6.addresses.is_empty() && ipv6.dynamic.is_none();
@@ -338,7 +339,7 @@ fn families(link: &Link, text: &mut Text) {
                 "ipv6"
             },
         );
-        // The addresses stay on the link when networkd stops at the end of the initramfs.
+        // This line keeps the addresses on the link when networkd stops at the end of the initramfs.
         text.line("KeepConfiguration", &"dhcp-on-stop");
     }
     // networkd waits up to two seconds for the link-local address before it reports the link as configured.
@@ -348,7 +349,7 @@ fn families(link: &Link, text: &mut Text) {
     ipv6.addresses.iter().for_each(|address| text.line("Address", address));
 }
 
-/// Writes name servers and search domains: first those of the link, then those of the machine.
+/// Writes name servers and search domains. The values of the link come before the values of the machine.
 fn dns(machine: &Dns, own: &Dns, text: &mut Text) {
     let mut seen = BTreeSet::new();
     for server in own.nameservers.iter().chain(&machine.nameservers).filter(|server| seen.insert(server.value)) {
@@ -386,7 +387,7 @@ fn rule(rule: &RoutingRule, priority: u32, text: &mut Text) {
     text.line("Table", &rule.table.unwrap_or(MAIN_TABLE));
 }
 
-/// Writes which options of DHCP servers and routers are used.
+/// Writes the sections for DHCPv4, DHCPv6 and router advertisements.
 fn dhcp(link: &Link, text: &mut Text, diagnostics: &mut Diagnostics) {
     if link.ipv4.dhcp {
         let options = &link.ipv4.dhcp_overrides;
@@ -409,7 +410,7 @@ fn dhcp(link: &Link, text: &mut Text, diagnostics: &mut Diagnostics) {
         text.section("DHCPv6");
         text.line("DUIDType", &"link-layer");
         if ipv6.dynamic == Some(Ipv6Dynamic::StatefulDhcp) {
-            // A DHCPv6 server can exist without a router that announces it, for example on KubeVirt.
+            // A network can have a DHCPv6 server without a router that announces the server, for example on KubeVirt.
             text.line("WithoutRA", &"solicit");
         } else {
             text.line("UseAddress", &"no");
@@ -435,13 +436,13 @@ fn dhcp(link: &Link, text: &mut Text, diagnostics: &mut Diagnostics) {
     }
 }
 
-/// Writes which of the options are used that both DHCP servers and routers send.
+/// Writes the settings for data that both DHCP servers and routers send.
 fn both(options: &DhcpOverrides, text: &mut Text) {
     text.switch("UseDNS", options.use_dns);
     text.switch("UseDomains", options.use_domains);
 }
 
-/// Writes which of the options are used that only DHCP servers send.
+/// Writes the settings for data that only DHCP servers send.
 fn others(options: &DhcpOverrides, text: &mut Text) {
     text.switch("UseHostname", options.use_hostname);
     text.switch("UseNTP", options.use_ntp);

@@ -8,8 +8,8 @@ use super::Device;
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::network::{DefaultRoutes, Dns, Link, LinkIndex, LinkKind, Mtu, NetworkConfig, RoutingRule};
 
-/// Returns the MAC address that the link will have, if it is known: its own address, or the address of its first
-/// member, port or parent.
+/// Returns the MAC address that the link will have: its own address, or the address of its first member, port or
+/// parent. `None` if the document does not have this address.
 pub(super) fn mac_address(config: &NetworkConfig, index: LinkIndex) -> Option<MacAddr> {
     let mut link = config.link(index);
     while link.mac_address().is_none() {
@@ -31,8 +31,8 @@ pub(super) fn mtu(config: &NetworkConfig, index: LinkIndex, diagnostics: &mut Di
     None
 }
 
-/// Priority of the last rule that has no priority in the document: directly before the rule of the main table, as the
-/// kernel chooses.
+/// Priority of the last rule without a priority in the document. The kernel also puts such a rule directly before the
+/// rule of the main table.
 const LAST_PRIORITY: u32 = 32_765;
 
 /// Number of the main table.
@@ -54,7 +54,7 @@ pub(super) fn rule_priorities(config: &NetworkConfig) -> Vec<Vec<u32>> {
     config.links().iter().map(|link| link.routing_policy.iter().map(&mut priority).collect()).collect()
 }
 
-/// Warns about routing rules of a link that are not set.
+/// Warns about each routing rule of a link for which `is_ignored` returns `true`.
 pub(super) fn ignore_rules(
     link: &Link,
     is_ignored: impl Fn(&RoutingRule) -> bool,
@@ -78,8 +78,8 @@ pub(super) fn ignore_dns(dns: &Dns, diagnostics: &mut Diagnostics) {
     }
 }
 
-/// Warns about a network that the document describes under a second name. NetworkManager waits for the interface that does
-/// not exist.
+/// Warns about an interface that the document lists under a second name: NetworkManager waits for the name that no
+/// interface has.
 pub(super) fn report_other_names(
     config: &NetworkConfig,
     defaults: &DefaultRoutes,

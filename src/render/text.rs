@@ -12,11 +12,11 @@ pub(super) struct Text {
     alphabet: Alphabet,
 }
 
-/// Bytes that a value may have in addition to letters and digits.
+/// The bytes that a value may have: letters, digits and some punctuation.
 #[derive(Clone, Copy)]
 pub(super) struct Alphabet {
     pub(super) punctuation: &'static str,
-    /// The whole alphabet, for messages.
+    /// Description of the whole alphabet, for messages.
     pub(super) expected: &'static str,
 }
 
@@ -27,7 +27,8 @@ impl Text {
         Self { text: String::new(), illegal: None, section: "", alphabet }
     }
 
-    /// Begins a section. Its heading is written even if the section before has the same name.
+    /// Begins a section. The heading is written with the first line of the section, even if the previous section has
+    /// the same name.
     pub(super) fn section(&mut self, name: &'static str) {
         self.section = name;
     }
@@ -52,7 +53,7 @@ impl Text {
         }
         self.text.push('\n');
     }
-    /// Adds a line with a number, if there is one.
+    /// Adds a line with a number; `None` adds no line.
     pub(super) fn option<T: Into<u32>>(&mut self, key: &str, number: Option<T>) {
         if let Some(number) = number {
             self.line(key, &number.into());

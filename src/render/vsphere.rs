@@ -14,10 +14,10 @@ use std::net::IpAddr;
 #[cfg(feature = "vsphere")]
 use ipnetwork::IpNetwork;
 
-/// Name of the property with the arguments. The name is afterburn's.
+/// Name of the property with the arguments, as afterburn defines it.
 pub const PROPERTY: &str = "guestinfo.afterburn.initrd.network-kargs";
 
-/// Largest size of the property, in bytes: a kernel command line of 4 KiB.
+/// Largest size of the property, in bytes: as long as a kernel command line of 4 KiB.
 pub(crate) const MAX_BYTES: usize = 4096;
 
 /// The static network of one NIC.

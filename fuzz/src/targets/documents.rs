@@ -13,7 +13,7 @@ use ipnetwork::IpNetwork;
 
 use super::{check_diagnostics, kargs};
 
-/// Reads a network document. A document of another format is not checked further, because another target checks it.
+/// Reads a network document. A document of another format is not rendered, because another target renders it.
 pub(super) fn network(format: Format, document: &[u8]) {
     let reading = read_network(document);
     let config = check_reading(&reading, document);
@@ -22,7 +22,8 @@ pub(super) fn network(format: Format, document: &[u8]) {
     }
 }
 
-/// Checks the properties of every document. Returns its network, if it has one.
+/// Checks properties that the reading of every document must have. Returns the network of the document, if there is
+/// one.
 pub(super) fn check_reading<'r>(reading: &'r Reading, document: &[u8]) -> Option<&'r NetworkConfig> {
     let Reading { format, meaning, diagnostics, .. } = reading;
     check_diagnostics(diagnostics);
@@ -74,7 +75,8 @@ fn twice<T: std::fmt::Debug + PartialEq>(
     (rendered, diagnostics)
 }
 
-/// Reads a metadata document. Every attribute must be read back unchanged from the file for units.
+/// Reads a metadata document. Checks that every attribute is unchanged after it is written to an environment file and
+/// read again.
 pub(super) fn meta_data(document: &[u8]) {
     for read in [MetaData::read_openstack, MetaData::read_nocloud] {
         let [mut diagnostics, mut again] = [Diagnostics::default(), Diagnostics::default()];
@@ -86,7 +88,7 @@ pub(super) fn meta_data(document: &[u8]) {
         check_diagnostics(&diagnostics);
         let file = attributes.environment_file(&Prefix::default());
         assert_eq!(Attributes::read_environment_file(&file).by_key(), attributes.by_key(), "{file:?}");
-        // A host name must be a valid label, for every value in the document.
+        // A string that is accepted as a host name must have only valid characters and a valid length.
         if let Some(Ok(name)) = meta_data.hostname.as_deref().map(str::parse::<Hostname>) {
             assert!(name.as_str().len() <= Hostname::MAX);
             assert!(
@@ -104,7 +106,7 @@ pub(super) fn check_no_way_out(files: &dyn Files) {
     }
 }
 
-/// Expands a template for a machine, and checks that the guest reads the document correctly.
+/// Expands a template for a machine, and checks that the guest reads each allocated address from the document.
 pub(super) fn template(document: &[u8]) {
     let Ok(template) = Template::parse(document) else { return };
     let addresses = ["10.20.0.5/24".parse().unwrap(), "fd00:20::5/64".parse().unwrap()];

@@ -45,7 +45,7 @@ fn volume(image: &Image<'_>, file_system: FileSystem) {
             assert!(names.len() <= MAX_ENTRIES && names.is_sorted(), "{names:?}");
             for name in &names {
                 assert!(!name.is_empty() && name != "." && name != ".." && !name.contains(['/', '\0']), "{name:?}");
-                // Every listed name can be read; the result may be an error.
+                // The read of a listed name may return an error, but must not panic.
                 let path = if path.is_empty() { name.clone() } else { format!("{path}/{name}") };
                 if let Ok(Some(bytes)) = files.read(&path, 512) {
                     assert!(bytes.len() <= 512);

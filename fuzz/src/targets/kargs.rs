@@ -1,4 +1,4 @@
-//! A reader of kernel arguments that shares no code with their writer, and the comparison with the network.
+//! Reads kernel arguments without any code of the writer, and compares the arguments with the network.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -97,8 +97,8 @@ impl Line {
 }
 
 impl Ip {
-    /// Parses the three forms: a method; a device and a method; an optional address with all of its fields. The name
-    /// of a device may look like an address, so readers decide by the second field.
+    /// Parses the three forms of `ip=`: a method; a device and a method; an optional address with all of its fields.
+    /// The name of a device may look like an address, so readers decide by the second field.
     fn read(fields: &[String]) -> Self {
         let field = |at: usize| fields.get(at).map_or("", String::as_str);
         let rest = |at: usize| some(&fields.get(at..).unwrap_or_default().join(":"));
@@ -193,7 +193,7 @@ pub(super) fn check(config: &NetworkConfig, devices: &[Device], text: &str, lega
         let is_any = devices[index.position()] == Device::Any;
         let is_stated = link.without_addresses && config.states_no_addresses();
         if is_any && !has_own && !is_stated && link.mtu.is_none() && link.cloned_mac_address.is_none() {
-            // Only one pattern of NICs can have settings in a line, and this is another pattern.
+            // A line can have the settings of only one pattern of NICs, and this link has another pattern.
             continue;
         }
         let own: Vec<&Ip> = line.ips.iter().filter(|ip| ip.device == device).collect();
@@ -235,7 +235,7 @@ pub(super) fn check(config: &NetworkConfig, devices: &[Device], text: &str, lega
     check_routes(config, devices, &line, text, legacy);
 
     let of_links = config.links().iter().flat_map(|link| &link.dns.nameservers);
-    // A link-local address alone takes no name server.
+    // A link with only a link-local address uses no name server.
     let takes_servers =
         |link: &Link| link.ipv4.is_used() || link.ipv6.dynamic.is_some() || !link.ipv6.addresses.is_empty();
     let is_used =

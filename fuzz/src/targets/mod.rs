@@ -1,7 +1,7 @@
 //! The targets, and the properties that must hold for every input.
 //!
-//! A target panics if a property does not hold. It is an ordinary function, so that `tests/fuzz.rs` can run it without
-//! libFuzzer. For the same reason this file is a `mod.rs`: `tests/fuzz.rs` includes it by path.
+//! A target panics if a property does not hold. A target is an ordinary function, so that `tests/fuzz.rs` can run the
+//! target without libFuzzer. For the same reason this file is a `mod.rs`: `tests/fuzz.rs` includes it by path.
 
 mod documents;
 mod drives;

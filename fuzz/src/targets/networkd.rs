@@ -1,4 +1,4 @@
-//! A reader of networkd's files that shares no code with their writer, and the comparison with the network.
+//! Reads networkd's files without any code of the writer, and compares the files with the network.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,7 +21,7 @@ const SECTIONS: [&str; 12] = [
     "Address",
 ];
 
-/// Sections with their lines, in order.
+/// The sections of a file with their lines, in order.
 type File<'t> = Vec<(&'t str, Vec<(&'t str, &'t str)>)>;
 
 fn read(text: &str) -> File<'_> {

@@ -24,7 +24,7 @@ pub(super) fn allocation(addresses: &[IpNetwork]) -> Allocation {
     Allocation { claimant, addresses: addresses.to_vec() }
 }
 
-/// Reads a document of pools. It has a pool or an error, and the counts of each pool add up.
+/// Reads a document of pools. Checks that it has a pool or an error, and that the counts of each pool add up.
 pub(super) fn pools(document: &[u8]) {
     let (specs, diagnostics) = read_pools(document);
     let (again, diagnostics_again) = read_pools(document);
@@ -55,7 +55,8 @@ pub(super) fn pools(document: &[u8]) {
     }
 }
 
-/// Reads the leases of a cluster. A ledger has each of them, and every held lease has an address of its network.
+/// Reads the leases of a cluster. Checks that a ledger gets every held lease, and that the name and the prefix length
+/// of every held lease are valid.
 pub(super) fn leases(document: &[u8]) {
     let (leases, diagnostics) = read_leases(document);
     check_diagnostics(&diagnostics);
@@ -105,7 +106,7 @@ fn check_pool(spec: &PoolSpec, pool: &Pool) {
     }
 }
 
-/// Returns the first allocatable address with its prefix length, unless many addresses before it are reserved.
+/// Returns the first allocatable address with its prefix length, unless it comes after many reserved addresses.
 fn first_offered(space: &Space) -> Option<IpNetwork> {
     let numbers = space.ranges().iter().flat_map(|range| (range.first()..=range.last()).take(64));
     let address = numbers.map(|number| space.family().address(number)).find(|address| space.offers(*address))?;
@@ -130,7 +131,8 @@ fn check_each(pool: &Pool, space: &Space) {
     assert_eq!((count.allocatable, count.reserved), (offered, reserved));
 }
 
-/// Reads lines, each with a pool entry or an address. The canonical form of each is read back as the same value.
+/// Reads lines, each with a pool entry or an address. Checks that the canonical form of each entry and address is read
+/// as the same value.
 pub(super) fn addresses(input: &[u8]) {
     for line in String::from_utf8_lossy(input).lines() {
         match line.parse::<Entry>() {
@@ -162,7 +164,7 @@ pub(super) fn addresses(input: &[u8]) {
     }
 }
 
-/// Whether any machine may have an address.
+/// Whether a machine can have this address.
 pub(super) fn may_be_held(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => !matches!(address.octets()[0], 0 | 127 | 224..),

@@ -1,4 +1,4 @@
-//! A reader of NetworkManager's profiles that shares no code with their writer, and the comparison with the network.
+//! Reads NetworkManager's profiles without any code of the writer, and compares the profiles with the network.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use glowplug::render::network_manager_profiles::Rendered;
 const SECTIONS: [&str; 10] =
     ["connection", "match", "ethernet", "bond", "bridge", "bridge-port", "vlan", "ipv4", "ipv6", "hostname"];
 
-/// Sections with their lines, in order.
+/// The sections of a profile with their lines, in order.
 type Profile<'t> = Vec<(&'t str, Vec<(&'t str, &'t str)>)>;
 
 fn read(text: &str) -> Profile<'_> {
@@ -42,7 +42,7 @@ fn value<'t>(profile: &Profile<'t>, section: &str, key: &str) -> Option<&'t str>
     lines.filter(|(name, _)| *name == key).map(|(_, value)| *value).next()
 }
 
-/// Checks that every link has one profile of its own, with its addresses and with references to the right profiles.
+/// Checks that every link has its own profile, which has the addresses of the link and refers to the right profiles.
 pub(super) fn check(config: &NetworkConfig, rendered: &Rendered) {
     assert!(dracut::is_legal(&rendered.line), "{:?}", rendered.line);
     assert_eq!((rendered.files.len(), rendered.devices.len()), (config.links().len(), config.links().len()));

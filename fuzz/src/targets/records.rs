@@ -21,8 +21,8 @@ impl Read for Pieces<'_> {
     }
 }
 
-/// Reads a list in the format of `kubectl`. Every record is canonical, no machine has two records for one interface,
-/// and a record is unchanged after it is written and read again.
+/// Reads a list in the format of `kubectl`. Checks that every record is canonical, that no machine has two records for
+/// one interface, and that a record is unchanged after it is written and read again.
 pub(super) fn records(input: &[u8]) {
     let inventory = read(input);
     assert_eq!(inventory, read(Pieces(input)));

@@ -22,7 +22,7 @@ pub(super) fn command_line(input: &[u8]) {
     assert_eq!(line.configures_network(), words.iter().find(configures).map(String::as_str), "{text:?}");
 }
 
-/// Splits a line into words. Quoted parts are replaced before the split and restored afterwards.
+/// Splits a line into words. Blanks in quoted parts are replaced before the split, and restored afterwards.
 fn words(line: &str) -> Vec<String> {
     let hide = |(at, piece): (usize, &str)| {
         let hidden = piece.chars().map(|c| match c {
@@ -39,7 +39,8 @@ fn words(line: &str) -> Vec<String> {
     line.split(|c: char| c.is_ascii_whitespace()).map(|word| word.chars().map(show).collect()).collect()
 }
 
-/// Reads lines of keys. Each accepted key is one line that is read back as the same key; each other line is reported.
+/// Reads lines of keys. Checks that each accepted key is written as one line that is read as the same key again. Each
+/// other line is a warning.
 pub(super) fn ssh_keys(input: &[u8]) {
     let text = String::from_utf8_lossy(input);
     let [mut diagnostics, mut again] = [Diagnostics::default(), Diagnostics::default()];

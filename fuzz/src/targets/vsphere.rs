@@ -5,8 +5,8 @@ use glowplug::render::dracut::is_legal;
 
 use super::{check_diagnostic, check_diagnostics};
 
-/// Reads a document as objects of Machine API and as an `install-config.yaml`. Kernel arguments have a fixed alphabet,
-/// and a Machine that the host writes has the arguments of its host.
+/// Reads a document as objects of Machine API and as an `install-config.yaml`. Checks that kernel arguments have a
+/// fixed alphabet, and that a Machine written for an installer host has the arguments of that host.
 pub(super) fn vsphere(document: &[u8]) {
     let KargsReading { kargs, diagnostics } = read(document);
     diagnostics.iter().for_each(|(_, diagnostic)| check_diagnostic(diagnostic));

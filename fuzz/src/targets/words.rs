@@ -1,18 +1,18 @@
 //! Builds documents from the words of their formats.
 //!
-//! A document with random changes of bytes is rarely readable, and its references are rarely intact. Here every input
-//! gives a document of nearly correct shape, with some wrong values.
+//! A document with random changes of bytes is rarely readable, and its references are rarely intact. In this target,
+//! every input gives a document of nearly correct shape, with some wrong values.
 
 use glowplug::formats::read_network;
 use serde_json::{Map, Value, json};
 
 use super::documents;
 
-/// Values that are possible at a position.
+/// The values that can occur at one position of a document.
 enum Shape {
     /// An object: its usual members, and its rare members.
     Object(Members, Members),
-    /// A map by names, to which other values refer.
+    /// An object whose members are named by the document. Other values refer to these names.
     Map(&'static Shape),
     List(&'static Shape),
     /// A word of the list; the first four are more likely.
@@ -411,7 +411,7 @@ const MAX_VALUES: usize = 512;
 struct Choices<'i> {
     input: std::slice::Iter<'i, u8>,
     values: usize,
-    /// Index in the innermost list.
+    /// Index of the current item in the innermost list.
     item: usize,
 }
 
@@ -470,7 +470,7 @@ impl Choices<'_> {
             },
             Word(words) => match (self.next(), self.word(words)) {
                 (255, _) => Value::Null,
-                // The word as a number or as a string.
+                // Writes the word as a number if it is a number, else as a string.
                 (128.., word) => serde_json::from_str(word).unwrap_or_else(|_| json!(word)),
                 (_, word) => json!(word),
             },

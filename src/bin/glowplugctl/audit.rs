@@ -166,7 +166,7 @@ impl From<&Missing> for AuditedMissing {
     }
 }
 
-/// Rounds up to whole seconds, so that the printed time is never too early.
+/// Returns the earliest time of a release in whole seconds, rounded up so that the printed time is never too early.
 fn releasable_from(missing: &Missing) -> String {
     let almost_a_second = Duration::from_millis(999);
     whole_seconds(missing.releasable_from.saturating_add(almost_a_second).unwrap_or(Timestamp::MAX))
@@ -174,12 +174,11 @@ fn releasable_from(missing: &Missing) -> String {
 
 pub(crate) fn audit(args: AuditArgs, log: &Logger) -> Result<ExitCode> {
     let Lists { lists } = &args.lists;
-    // An audit of leases changes nothing, so it may lack a pool.
+    // An audit of leases changes nothing, so it is safe without some of the pools.
     let served = if args.leases.is_some() { args.pools.read(log)? } else { args.pools.read_whole(log)? };
     let (objects, count) = read_objects(lists, log)?;
     if count == 0 {
-        // If the list is empty, all machines would be missing. A connection to the wrong cluster also gives an empty
-        // list.
+        // With empty lists, all machines would count as missing. Lists from the wrong cluster can be empty.
         bail!("no object in the lists, expected those of all machines");
     }
     let inventory = objects.inventory();
@@ -256,7 +255,7 @@ struct AuditedLeases {
     not_compared: NotCompared,
 }
 
-/// Numbers of leases whose holders the lists do not have.
+/// Numbers of leases that are not compared, because the lists have no records of their holders.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct NotCompared {
@@ -335,7 +334,7 @@ fn audit_leases(
     Ok(exit_code(is_right))
 }
 
-/// What the missing machines hold.
+/// Returns the allocations of the missing machines.
 fn allocations_of(leases: &Leases, missing: &[Missing]) -> Vec<Allocation> {
     let mut held = BTreeMap::new();
     for (_, address, lease) in leases.held() {

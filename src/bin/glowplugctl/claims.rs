@@ -221,7 +221,8 @@ pub(crate) fn claim(args: ClaimArgs, log: &Logger) -> Result<ExitCode> {
     })
 }
 
-/// Records that prevent a claim of their machine: an address of another machine, or a record that cannot be read.
+/// Returns the record problems that prevent a claim, by claimant: the record has an address of another machine, or
+/// cannot be read.
 fn record_problems(inventory: &Inventory, adoption: &Adoption) -> BTreeMap<Claimant, String> {
     // These problems prevent no claim: the machine keeps its address.
     let is_kept =
@@ -233,7 +234,7 @@ fn record_problems(inventory: &Inventory, adoption: &Adoption) -> BTreeMap<Claim
     mismatches.chain(diagnostics).collect()
 }
 
-/// The addresses that machines keep although no pool offers them any more.
+/// Returns the addresses that machines keep although a pool now excludes these addresses.
 fn kept_addresses(allocator: &Allocator) -> Vec<(Claimant, IpAddr)> {
     let kept = allocator.conflicts().filter(|(_, _, conflict)| conflict.state == State::Excluded);
     kept.map(|(_, address, conflict)| (conflict.claimant, address)).collect()
@@ -273,7 +274,7 @@ fn claims(
             Ok(requests(&one_for_each_interface(pools, node_pool.as_deref())?, &args.ips))
         });
         let requests = if is_being_deleted { Err(Refusal::BeingDeleted) } else { requests.clone() };
-        // A refused machine keeps its position, so that each printed line matches its machine.
+        // A refused machine stays in the list with an empty claim, so that each printed line matches its machine.
         let requests = requests.unwrap_or_else(|why| {
             left_out.insert(claims.len(), why);
             Vec::new()
@@ -325,7 +326,7 @@ fn names<'p>(pools: impl IntoIterator<Item = &'p Pool>) -> String {
 fn requests(pools: &[&Pool], ips: &[IpAddr]) -> Vec<Request> {
     let mut requests: Vec<Request> = pools.iter().map(|pool| Request::of(pool.name())).collect();
     for ip in ips {
-        // An address outside all pools goes to the first pool, which refuses it.
+        // An address outside all pools is requested from the first pool, which refuses the claim.
         let at = pools.iter().position(|pool| pool.contains(*ip)).unwrap_or_default();
         requests[at].addresses.push(*ip);
     }

@@ -101,9 +101,9 @@ struct WrittenDrive {
     version: u32,
     /// The file with the image.
     output: String,
-    /// Size of the image.
+    /// Size of the image, in bytes.
     bytes: usize,
-    /// The content that KubeVirt takes only from a Secret, because of its size.
+    /// Members of the volume that KubeVirt takes only from a Secret, because their content is too large.
     needs_secret: Vec<&'static str>,
 }
 
@@ -149,7 +149,7 @@ pub(crate) fn network_data(args: NetworkData, log: &Logger) -> Result<ExitCode> 
     Ok(ExitCode::SUCCESS)
 }
 
-/// Checks that the machine reaches its gateways, with the rules of a pool.
+/// Checks that the machine can reach its gateways, by the same rules as for a pool.
 fn check_gateways(addresses: &[IpNetwork], gateways: &[IpAddr], on_link: bool) -> Result<()> {
     let mut families = BTreeSet::new();
     for gateway in gateways {

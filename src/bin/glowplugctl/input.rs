@@ -119,9 +119,9 @@ pub(crate) struct PoolFiles {
 #[derive(Default)]
 pub(crate) struct ServedPools {
     pub(crate) pools: Vec<Pool>,
-    /// Valid pools of the files that are being deleted.
+    /// Valid pools of the files whose objects are being deleted.
     pub(crate) leaving: Vec<Pool>,
-    /// Names of all pools of the files that are being deleted.
+    /// Names of all pools of the files whose objects are being deleted, valid or not.
     pub(crate) deleted: BTreeSet<String>,
     /// Whether `pools` has every pool of the files that is not being deleted.
     pub(crate) is_whole: bool,
@@ -255,8 +255,8 @@ impl PoolFiles {
         }
     }
 
-    /// The pools that allocate addresses: those without an error, without the younger one of two overlapping pools. Reports the other
-    /// pools.
+    /// Reads pool files, and returns the pools that allocate addresses. Leaves out each pool with an error, and the
+    /// younger of two overlapping pools. Reports the pools that are left out.
     pub(crate) fn served(files: &[PathBuf], template: Option<&Path>, log: &Logger) -> Result<ServedPools> {
         let read = Self::read(files, template, log)?;
         read.tell();
@@ -301,7 +301,8 @@ impl PoolFiles {
 }
 
 impl Pools {
-    /// Reads the pools for commands that are unsafe if a pool is missing. Fails unless all pools are usable.
+    /// Reads the pools for commands that are unsafe if a pool is missing. Fails if any pool of the files cannot be
+    /// used.
     pub(crate) fn read_whole(&self, log: &Logger) -> Result<ServedPools> {
         let served = self.read(log)?;
         if served.is_whole { Ok(served) } else { Err(Reported.into()) }
@@ -320,8 +321,8 @@ pub(crate) fn in_template<T>(result: Result<T>, file: Option<&Path>) -> Result<T
     }
 }
 
-/// Settings of a template for the interface of a pool. `pool check` reports the warnings about the template itself, once for
-/// all pools.
+/// Returns the settings of a template for the interface of a pool. `pool check` reports the warnings about the template
+/// itself, once for all pools.
 fn template_facts(template: &Template, spec: &PoolSpec) -> Result<TemplateFacts> {
     // The check of the pool reports an invalid interface name.
     let interface = spec.interface.as_deref().unwrap_or(Pool::DEFAULT_INTERFACE).parse();
@@ -342,7 +343,7 @@ pub(crate) fn tell_overlaps(overlaps: &Overlaps<'_>) {
 ///
 /// # Errors
 ///
-/// A list is a pipe. A pipe has no time, so an old list could look new.
+/// A list is a pipe. A pipe has no modification time, so an old list could look new.
 pub(crate) fn fetched(lists: &[PathBuf]) -> Result<Timestamp> {
     let mut oldest = Timestamp::now();
     for path in lists {
@@ -374,7 +375,7 @@ pub(crate) fn read_objects(lists: &[PathBuf], log: &Logger) -> Result<(Objects, 
     Ok((objects, count))
 }
 
-/// The machines of a command.
+/// The machines to which a command applies.
 pub(crate) struct ReadMachines {
     pub(crate) machines: Vec<KubevirtMachine>,
     /// Content of the lists. `None` without lists.
@@ -382,7 +383,7 @@ pub(crate) struct ReadMachines {
 }
 
 impl ReadMachines {
-    /// Whether the lists have something that cannot be read.
+    /// Whether a part of the lists cannot be read.
     pub(crate) fn has_diagnostics(&self) -> bool {
         self.inventory.as_ref().is_some_and(|inventory| !inventory.diagnostics.is_empty())
     }
@@ -447,8 +448,8 @@ impl LedgerFile {
         self.registry(SqliteLedger::open_read_only, &pools, log)
     }
 
-    /// Opens the ledger for a change of pools. A new network must be among `added`: a misspelt network name would count as
-    /// another network, and its addresses would be allocated a second time.
+    /// Opens the ledger for a change of pools. A new network must be among `added`: a misspelt network name would count
+    /// as another network, and the addresses of the network would be allocated twice.
     pub(crate) fn open_for_more(
         &self,
         added: &[String],

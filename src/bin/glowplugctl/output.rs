@@ -32,8 +32,8 @@ pub(crate) fn print_json(value: &impl Serialize) -> Result<()> {
     print(&(lines.join("\n") + "\n"))
 }
 
-/// Escapes the characters of a line of JSON that act on a terminal, as [`escaped`] does for other output. A name or an annotation of an
-/// object may have any character.
+/// Escapes the characters of a line of JSON that act on a terminal, as [`escaped`] does for other output. The name or
+/// an annotation of an object can contain any character.
 pub(crate) fn escaped_json(text: &str) -> String {
     let escape = |c: char| if acts_on_terminal(c) { format!("\\u{:04x}", u32::from(c)) } else { c.to_string() };
     text.chars().map(escape).collect()
@@ -50,8 +50,8 @@ pub(crate) fn exit_code(is_right: bool) -> ExitCode {
     if is_right { ExitCode::SUCCESS } else { ExitCode::from(DIAGNOSTICS) }
 }
 
-/// Writes a file in one step, so that no reader sees a part of the file. A device or a pipe is written to directly. A link
-/// is kept, and its target is replaced.
+/// Writes a file in one step, so that no reader sees a part of the file. A device or a pipe is written to directly. If
+/// the path is a symbolic link, the link is kept and its target is replaced.
 pub(crate) fn write_in_one_step(path: &Path, content: &[u8], log: &Logger) -> Result<()> {
     let writing = || format!("writing {}", path.display());
     let target = path.canonicalize();
@@ -75,7 +75,7 @@ pub(crate) fn check_directory(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Formats a table with columns as wide as their widest cell. Empty without rows.
+/// Formats a table with columns as wide as their widest cell. Without rows, the result is an empty string.
 pub(crate) fn table<const N: usize>(head: [&str; N], rows: &[[String; N]]) -> String {
     if rows.is_empty() {
         return String::new();

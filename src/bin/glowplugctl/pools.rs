@@ -65,7 +65,7 @@ struct Created {
     version: u32,
     /// The file of the ledger.
     ledger: String,
-    /// Names of its pools.
+    /// Names of the pools in the ledger.
     pools: Vec<String>,
 }
 
@@ -118,7 +118,7 @@ struct CheckedPool {
     interface: String,
     gateways: Vec<IpAddr>,
     nameservers: Vec<IpAddr>,
-    /// The other settings, if the pool has them.
+    /// Settings other than the gateways and the name servers.
     #[serde(flatten)]
     settings: SettingsSpec,
     /// Whether another program chooses the addresses.
@@ -173,7 +173,7 @@ struct CheckedOverlap {
 }
 
 impl CheckedPool {
-    /// `on_network` has the reserved addresses of all pools of its network.
+    /// `on_network` has the reserved addresses of all pools on the same network.
     fn new(pool: &Pool, on_network: &ReservedAddresses) -> Self {
         let families = pool.spaces().filter_map(|space| {
             let count = pool.count(space.family())?;
@@ -300,7 +300,8 @@ struct ResizedPool {
     families: Vec<Usage>,
 }
 
-/// Old and new name of a pool, as `namespace/name=namespace/name`. A GlobalStaticIPPool has its name alone.
+/// Parses the old and the new name of a pool, such as `namespace/name=namespace/name`. A GlobalStaticIPPool has a name
+/// without a namespace.
 fn rename(text: &str) -> Result<Rename, &'static str> {
     let (old, new) = text.split_once('=').ok_or("expected OLD=NEW, each namespace/name")?;
     let pool = |text: &str| object_name(text).or_else(|_| Ok(named(text)?.to_string()));
@@ -360,7 +361,7 @@ pub(crate) fn resize(args: Resize, log: &Logger) -> Result<ExitCode> {
     Ok(exit_code(is_whole))
 }
 
-/// A row of counts behind the name and family of a pool.
+/// Makes a table row: the name and the family of a pool, then its counts.
 fn with_pool<T>([pool, family]: [T; 2], counts: [T; 10]) -> [T; 12] {
     let [total, allocated, reserved, excluded, by_record, by_report, reuse_delay, free, conflicts, outside] = counts;
     [pool, family, total, allocated, reserved, excluded, by_record, by_report, reuse_delay, free, conflicts, outside]

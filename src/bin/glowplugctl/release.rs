@@ -80,8 +80,8 @@ pub(crate) fn release(args: Release, log: &Logger) -> Result<ExitCode> {
     Ok(if kept > 0 { ExitCode::FAILURE } else { exit_code(!is_odd && is_whole) })
 }
 
-/// The machines that may be released, and the number of other machines. A machine of a list may be released only if it is
-/// being deleted and has no guest: any other machine still uses its addresses.
+/// Returns the machines that can be released, and the number of other machines. Without `force`, a machine of a list
+/// can be released only if it is being deleted and has no guest: any other machine still uses its addresses.
 fn releasable(machines: Vec<KubevirtMachine>, inventory: Option<&Inventory>, force: bool) -> (Vec<Machine>, usize) {
     let count = machines.len();
     let releasable = machines.into_iter().filter_map(|KubevirtMachine { machine, is_being_deleted, .. }| {
@@ -101,8 +101,8 @@ fn releasable(machines: Vec<KubevirtMachine>, inventory: Option<&Inventory>, for
     (releasable, kept)
 }
 
-/// Returns the end of a warning that names a machine with the same name and another UID: a wrong UID is a frequent mistake. Empty if there
-/// is no such machine.
+/// Returns the end of a warning: the machine that holds an address and has the same name, but another UID. A wrong UID
+/// is a frequent mistake. Empty if there is no such machine.
 fn namesake(machine: &Machine, allocator: &Allocator) -> String {
     let is_namesake = |other: &&Machine| other.namespace == machine.namespace && other.name == machine.name;
     let found = allocator.leases().map(|(_, _, lease)| &lease.claimant.machine).find(is_namesake);

@@ -30,7 +30,7 @@ struct StatusDocument {
     version: u32,
     pools: Vec<PoolStatus>,
     waiting: Vec<ListedWaiter>,
-    /// Leases whose address their pool does not offer.
+    /// Leases whose address is not in their pool.
     outside: Vec<Allocation>,
 }
 

@@ -14,7 +14,7 @@ use crate::network::{
     Contradiction, Dns, Family, InterfaceName, Ipv6Dynamic, Link, LinkIndex, LinkKind, NetworkConfig, Nic, Route,
 };
 
-/// The names that one version uses for members of both versions, and the functions that differ.
+/// What differs between version 1 and version 2: names of members, and functions.
 pub(super) struct Dialect {
     /// The member with a device's name. `None` in version 2, where the name is the key of the device.
     pub(super) name: Option<&'static str>,
@@ -31,8 +31,8 @@ pub(super) struct Dialect {
     /// The members that a route may have in this version.
     pub(super) route_members: &'static [&'static str],
     pub(super) nic: fn(&mut Converter<'_, '_>, &Entry<'_>) -> Reported<Nic>,
-    /// Applies the settings of a device to its link. Returns the routes, because checking them needs the addresses of
-    /// the link.
+    /// Applies the settings of a device to its link. Returns the routes, because a check of the routes needs all
+    /// addresses of the link.
     pub(super) settings: fn(&mut Converter<'_, '_>, &Entry<'_>, &mut Link) -> Vec<Route>,
 }
 
@@ -62,12 +62,12 @@ pub(super) struct Converter<'d, 'f> {
     pub(super) reader: Reader<'f>,
     /// The devices of the document, without the loopback device.
     pub(super) entries: Vec<Entry<'d>>,
-    /// Number of entries.
+    /// Number of entries. Does not change when `make_links` empties `entries`.
     pub(super) described: usize,
     pub(super) by_key: BTreeMap<String, LinkIndex>,
-    /// The links of the model, in the order of the entries. A NIC as a placeholder replaces an invalid entry.
+    /// The links of the model, in the order of the entries. A placeholder NIC stands for an invalid entry.
     pub(super) links: Vec<Link>,
-    /// NICs that other devices refer to, and that have no entry. They follow the other links.
+    /// NICs without an entry, to which other devices refer. In the model, these NICs follow the links of the entries.
     implied: Vec<Link>,
     guesses: Vec<Guess>,
     pub(super) dns: Dns,
@@ -102,7 +102,8 @@ impl<'d, 'f> Converter<'d, 'f> {
         self.reader.diagnostics
     }
 
-    /// Parses a static address of the current device, which must belong to the family `wanted` if that is given.
+    /// Parses a static address of the current device. If the family `wanted` is given, the address must belong to this
+    /// family.
     pub(super) fn static_address(
         &mut self,
         written: Written<'_>,
@@ -137,7 +138,7 @@ impl<'d, 'f> Converter<'d, 'f> {
         let mut aside = Converter::new(self.dialect, &mut diagnostics);
         let routes = (self.dialect.settings)(&mut aside, entry, &mut link);
         aside.report_unknown_members(entry, Severity::Warning);
-        // Errors are dropped: these checks are made for other devices and reject 127.0.0.1.
+        // Errors are dropped, because the checks are for other devices: they would reject 127.0.0.1.
         let warnings =
             diagnostics.into_parts().0.into_iter().filter(|diagnostic| diagnostic.severity == Severity::Warning);
         warnings.for_each(|diagnostic| self.diagnostics().push(diagnostic));
@@ -276,8 +277,8 @@ impl<'d, 'f> Converter<'d, 'f> {
         Some(at)
     }
 
-    /// Removes and reports addresses on bond members and bridge ports. Then reports the unknown members of the object
-    /// of every device: as warnings if the device has addresses or another device uses it, else as errors.
+    /// Removes and reports addresses on bond members and bridge ports. Then reports unknown members of every device: as
+    /// warnings if the device has addresses or is part of another device, else as errors.
     fn look_at_ports(&mut self, entries: &[Entry<'_>]) {
         let mut is_used = vec![false; self.links.len()];
         for at in 0..self.links.len() {
@@ -303,8 +304,8 @@ impl<'d, 'f> Converter<'d, 'f> {
         }
     }
 
-    /// Reports unknown members of a device. They are errors if the device has no other settings, since an unknown
-    /// member may be a misspelt address.
+    /// Reports unknown members of a device. `otherwise` is an error if the device has no other settings, because an
+    /// unknown member may be a misspelt address.
     fn report_unknown_members(&mut self, entry: &Entry<'_>, otherwise: Severity) {
         let members = (self.dialect.members)(entry.kind);
         let consequence = if otherwise == Severity::Error { ": without it the device has no settings" } else { "" };
@@ -353,7 +354,7 @@ impl<'d, 'f> Converter<'d, 'f> {
         })
     }
 
-    /// Reads name servers and search domains. Each is a list, or a string with blanks between the words.
+    /// Reads name servers and search domains. Each member is a list, or a string with blanks between the words.
     pub(super) fn name_servers(&mut self, object: &Object, path: &FieldPath<'_>, names: [&str; 2], into: &mut Dns) {
         let servers = self.reader.words(object, (path, names[0]), Severity::Warning);
         convert::nameservers(self.reader.diagnostics, &path.field(names[0]), &servers, into);

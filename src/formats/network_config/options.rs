@@ -81,10 +81,11 @@ impl Converter<'_, '_> {
                     self.bridge_ports(&path, option, ports, &mut options.ports);
                     continue;
                 }
-                // 0 is outside the range of the delay, but without the Spanning Tree Protocol no port waits, and
-                // authors write 0 for that.
+                // 0 is outside the range of `forward_delay`. Documents often have 0 together with a disabled Spanning
+                // Tree Protocol. In this case no port waits, and the value has no effect.
                 "forward_delay" if options.stp != Some(true) && value.to_string() == "0" => continue,
-                // Ignored: ifupdown's waiting times, and another list of the ports.
+                // These options are ignored without a diagnostic: waiting times of ifupdown, and a second list of the
+                // ports.
                 "gcint" | "maxwait" | "ports" | "waitport" => continue,
                 "priority" => {
                     options.priority = self.number(&path, value, 0, 65_535).and_then(|number| number.try_into().ok());

@@ -99,8 +99,8 @@ impl Converter<'_, '_> {
     }
 }
 
-/// Returns the first of several names whose member has a value, with the value. Without a value, returns the first
-/// name.
+/// Returns the first of several names whose member has a value, with the value. If no member has a value, returns the
+/// first name and `None`.
 pub(super) fn member(object: &Object, names: &[&'static str]) -> (&'static str, Option<Scalar>) {
     let given = |name: &&'static str| Some((*name, Some(Scalar::of(object.get(name)?)?)));
     names.iter().find_map(given).unwrap_or((names[0], None))

@@ -1,5 +1,5 @@
-//! Tests of the model that documents give. The tests print a model with one line for each link, family, route and list
-//! of name servers.
+//! Tests of the model that the reader makes of a document. The tests write the model with one line for each link,
+//! family, route and list of name servers.
 
 use std::fmt::{Display, Write as _};
 
@@ -154,7 +154,7 @@ fn notation(network: &NetworkConfig) -> Vec<String> {
     lines
 }
 
-/// The model of a document that has no diagnostics.
+/// Reads a document that has no diagnostics, and returns its model.
 fn meaning(document: &str) -> Vec<String> {
     let reading = read_network(document.as_bytes());
     assert_eq!(reading.diagnostics.kept(), []);
@@ -163,7 +163,7 @@ fn meaning(document: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_typical_document() {
+fn a_typical_document_of_version_2_gives_the_expected_model() {
     let expected = [
         "nic0 at network.ethernets.nic0: NIC 52:54:00:12:34:56 as=eno101 mtu=9000",
         "nic1 at network.ethernets.nic1: NIC 52:54:00:12:34:57 as=eno102 mtu=9000",
@@ -412,7 +412,7 @@ proptest! {
     /// The placeholder for an invalid device never reaches a model, and a member of a bond or a bridge has no
     /// addresses.
     #[test]
-    fn no_generated_document_breaks_the_model(document in documents()) {
+    fn no_generated_document_leads_to_an_invalid_model(document in documents()) {
         if let Meaning::Network(network) = read_network(document.to_string().as_bytes()).meaning {
             for (at, link) in network.links().iter().enumerate() {
                 prop_assert!(link.kind != unreadable());
@@ -422,7 +422,7 @@ proptest! {
     }
 }
 
-/// Makes a test of each document: its version, its content, and its model.
+/// Makes a test of each row: the version of a document, its content, and its model.
 macro_rules! means {
     (@v2 $text:expr) => { format!("version: 2\n{}", $text) };
     (@v1 $text:expr) => { format!("version: 1\nconfig:\n{}", $text) };
@@ -437,17 +437,18 @@ macro_rules! means {
 // === Version 2: NICs ===
 
 means! {
-    without_a_match_the_key_is_the_name: v2 "ethernets: {eno1: {dhcp4: true}}"
+    without_a_match_the_key_of_a_nic_is_its_name: v2 "ethernets: {eno1: {dhcp4: true}}"
         => [
             "eno1 at ethernets.eno1: NIC eno1",
             "  ipv4 dhcp"
         ];
-    with_a_match_by_mac_address_the_key_is_not_the_name: v2 "ethernets: {eno1: {match: {macaddress: 52-54-00-00-00-0A}, dhcp4: true}}"
+    with_a_match_by_mac_address_the_key_of_a_nic_is_not_its_name: v2 "ethernets: {eno1: {match: {macaddress: 52-54-00-00-00-0A}, dhcp4: true}}"
         => [
             "eno1 at ethernets.eno1: NIC 52:54:00:00:00:0a",
             "  ipv4 dhcp"
         ];
-    a_new_name_is_a_requested_name: v2 "ethernets: {id0: {match: {macaddress: '52:54:00:00:00:01'}, set-name: lan0, dhcp4: true}}"
+    set_name_is_read_as_a_requested_name:
+        v2 "ethernets: {id0: {match: {macaddress: '52:54:00:00:00:01'}, set-name: lan0, dhcp4: true}}"
         => [
             "id0 at ethernets.id0: NIC 52:54:00:00:00:01 as=lan0",
             "  ipv4 dhcp"
@@ -457,12 +458,12 @@ means! {
             "id0 at ethernets.id0: NIC eno1",
             "  ipv4 dhcp"
         ];
-    a_match_by_pattern: v2 "ethernets: {id0: {match: {name: en*}, dhcp4: true}}"
+    a_match_by_a_pattern_can_identify_several_nics: v2 "ethernets: {id0: {match: {name: en*}, dhcp4: true}}"
         => [
             "id0 at ethernets.id0: NICs en*",
             "  ipv4 dhcp"
         ];
-    a_match_by_drivers: v2 "ethernets: {id0: {match: {driver: [virtio_net, e1000*]}, set-name: lan0, dhcp4: true}, id1: {match: {driver: ixgbe, name: en?}}}"
+    a_match_by_drivers_can_be_combined_with_a_name: v2 "ethernets: {id0: {match: {driver: [virtio_net, e1000*]}, set-name: lan0, dhcp4: true}, id1: {match: {driver: ixgbe, name: en?}}}"
         => [
             "id0 at ethernets.id0: NICs driver=virtio_net driver=e1000* as=lan0",
             "  ipv4 dhcp",
@@ -473,7 +474,7 @@ means! {
             "id0 at ethernets.id0: NICs *",
             "  ipv4 dhcp"
         ];
-    a_mac_address_to_set_and_an_mtu: v2 r#"
+    a_nic_can_have_a_mac_address_to_set_and_an_mtu: v2 r#"
 ethernets:
   id0: {match: {macaddress: '52:54:00:00:00:01'}, macaddress: '52:54:00:00:00:02', mtu: 9000, dhcp4: true}
   eno2: {macaddress: '52:54:00:00:00:03', mtu: "1400"}
@@ -493,7 +494,7 @@ ethernets:
 // === Version 2: addresses ===
 
 means! {
-    dhcp_and_static_addresses_as_kubevirt_writes_them: v2 r#"
+    dhcp_and_static_addresses_are_read_as_kubevirt_writes_them: v2 r#"
 ethernets:
   pod:
     match: {macaddress: 52:54:00:00:00:01}
@@ -507,7 +508,7 @@ ethernets:
             "  ipv6 fd10:0:2::2/120",
             "  route ::/0 via=fd10:0:2::1 at ethernets.pod.routes[0]"
         ];
-    overrides_of_the_dhcp_servers_answer: v2 r#"
+    dhcp_overrides_are_read_for_each_family: v2 r#"
 ethernets:
   eno1:
     dhcp4: true
@@ -519,7 +520,7 @@ ethernets:
             "  ipv4 dhcp metric=100 routes=false dns=false domains=true hostname=false",
             "  ipv6 dhcp6 metric=200 send-hostname=false mtu=true ntp=false"
         ];
-    requested_router_advertisements: v2 "ethernets: {a: {accept-ra: true}, b: {accept-ra: yes, addresses: ['2001:db8::5/64']}, c: {accept-ra: no, dhcp6: true}, d: {accept-ra: true, addresses: [10.0.0.5/24]}}"
+    requested_router_advertisements_give_slaac_without_a_static_ipv6_address: v2 "ethernets: {a: {accept-ra: true}, b: {accept-ra: yes, addresses: ['2001:db8::5/64']}, c: {accept-ra: no, dhcp6: true}, d: {accept-ra: true, addresses: [10.0.0.5/24]}}"
         => [
             "a at ethernets.a: NIC a",
             "  ipv6 slaac ra=true",
@@ -531,7 +532,7 @@ ethernets:
             "  ipv4 10.0.0.5/24",
             "  ipv6 slaac ra=true"
         ];
-    addresses_in_every_notation: v2 "ethernets: {a: {addresses: [10.0.0.5/24, 10.0.1.5/24, 10.0.2.5/255.255.0.0, '2001:DB8::5/48', '2001:db8::6/64', 10.0.0.5/24]}, b: {addresses: 10.0.3.5/24}, c: {addresses: [{10.0.4.5/24: {}}, {10.0.5.5/24: null}]}}"
+    addresses_are_read_in_every_notation: v2 "ethernets: {a: {addresses: [10.0.0.5/24, 10.0.1.5/24, 10.0.2.5/255.255.0.0, '2001:DB8::5/48', '2001:db8::6/64', 10.0.0.5/24]}, b: {addresses: 10.0.3.5/24}, c: {addresses: [{10.0.4.5/24: {}}, {10.0.5.5/24: null}]}}"
         => [
             "a at ethernets.a: NIC a",
             "  ipv4 10.0.0.5/24 10.0.1.5/24 10.0.2.5/16",
@@ -541,7 +542,7 @@ ethernets:
             "c at ethernets.c: NIC c",
             "  ipv4 10.0.4.5/24 10.0.5.5/24"
         ];
-    gateways_of_both_families: v2 "ethernets: {a: {addresses: [10.0.0.5/24, '2001:db8::5/64'], gateway4: 10.0.0.1, gateway6: 'fe80::1'}, b: {dhcp4: true, gateway4: 10.1.0.1}}"
+    gateways_of_both_families_become_default_routes: v2 "ethernets: {a: {addresses: [10.0.0.5/24, '2001:db8::5/64'], gateway4: 10.0.0.1, gateway6: 'fe80::1'}, b: {dhcp4: true, gateway4: 10.1.0.1}}"
         => [
             "a at ethernets.a: NIC a",
             "  ipv4 10.0.0.5/24",
@@ -557,7 +558,7 @@ ethernets:
 // === Version 2: routes and name servers ===
 
 means! {
-    routes_in_every_notation: v2 r#"
+    routes_are_read_in_every_notation: v2 r#"
 ethernets:
   a:
     addresses: [10.0.0.5/24, '2001:db8::5/64']
@@ -583,7 +584,7 @@ ethernets:
             "  route 2001:db8:1::/48 via=fe80::2 metric=0 at ethernets.a.routes[6]",
             "  route 0.0.0.0/0 at ethernets.a.routes[7]"
         ];
-    routing_rules: v2 r#"
+    routing_rules_with_all_their_conditions_are_read: v2 r#"
 ethernets:
   a:
     addresses: [10.0.0.5/24, '2001:db8::5/64']
@@ -599,13 +600,13 @@ ethernets:
             "  rule from 10.0.0.0/24 to 192.0.2.0/24 priority=0 mark=7 tos=16 at ethernets.a.routing-policy[1]",
             "  rule to 2001:db8:1::/48 table=4294967295 at ethernets.a.routing-policy[2]"
         ];
-    a_route_without_a_list: v2 "ethernets: {a: {dhcp4: true, routes: {to: 10.1.0.0/16, via: 10.0.0.1}}}"
+    a_single_route_needs_no_list: v2 "ethernets: {a: {dhcp4: true, routes: {to: 10.1.0.0/16, via: 10.0.0.1}}}"
         => [
             "a at ethernets.a: NIC a",
             "  ipv4 dhcp",
             "  route 10.1.0.0/16 via=10.0.0.1 at ethernets.a.routes[0]"
         ];
-    name_servers_as_lists_and_as_strings_without_repeats: v2 "ethernets: {a: {dhcp4: true, nameservers: {addresses: [8.8.8.8, '2001:4860:4860::8888', 8.8.8.8], search: [Example.org., a.b]}}, b: {dhcp4: true, nameservers: {addresses: 1.1.1.1 1.0.0.1, search: 'c.d, e.f'}}, c: {dhcp4: true, nameservers: {search: [g.h]}}}"
+    name_servers_are_read_from_lists_and_strings_without_repeats: v2 "ethernets: {a: {dhcp4: true, nameservers: {addresses: [8.8.8.8, '2001:4860:4860::8888', 8.8.8.8], search: [Example.org., a.b]}}, b: {dhcp4: true, nameservers: {addresses: 1.1.1.1 1.0.0.1, search: 'c.d, e.f'}}, c: {dhcp4: true, nameservers: {search: [g.h]}}}"
         => [
             "a at ethernets.a: NIC a",
             "  ipv4 dhcp",
@@ -628,7 +629,7 @@ ethernets:
 // === Version 2: bonds, bridges and VLANs ===
 
 means! {
-    a_bond_with_netplans_options: v2 r#"
+    a_bond_with_the_options_of_netplan_is_read: v2 r#"
 ethernets: {a: {match: {macaddress: '52:54:00:00:00:01'}}, b: {match: {macaddress: '52:54:00:00:00:02'}, set-name: eth7}}
 bonds:
   bond0:
@@ -643,7 +644,7 @@ bonds:
             "bond0 at bonds.bond0: bond bond0 of 0+1 802.3ad ad_select=bandwidth all_slaves_active=1 downdelay=0 fail_over_mac=active lacp_rate=fast lp_interval=2 miimon=1000 min_links=1 num_grat_arp=2 resend_igmp=3 updelay=200 xmit_hash_policy=layer3+4 mtu=9000 mac=52:54:00:00:00:09",
             "  ipv4 dhcp"
         ];
-    a_bond_with_arp_monitoring_and_a_primary_member: v2 r#"
+    a_bond_with_arp_monitoring_and_a_primary_member_is_read: v2 r#"
 ethernets: {a: {}, b: {}}
 bonds: {bond0: {interfaces: [a, b], parameters: {mode: 1, primary: b, arp-interval: 100, arp-ip-targets: [10.0.0.1, 10.0.0.2], arp-validate: all, arp-all-targets: any, primary-reselect-policy: better}}}"#
         => [
@@ -651,14 +652,14 @@ bonds: {bond0: {interfaces: [a, b], parameters: {mode: 1, primary: b, arp-interv
             "b at ethernets.b: NIC b",
             "bond0 at bonds.bond0: bond bond0 of 0+1 active-backup primary=1 arp=10.0.0.1 arp=10.0.0.2 arp_all_targets=any arp_interval=100 arp_validate=all primary_reselect=better"
         ];
-    a_bond_without_parameters: v2 r#"
+    a_bond_without_parameters_has_the_mode_balance_rr: v2 r#"
 ethernets: {a: {}}
 bonds: {bond0: {interfaces: a}}"#
         => [
             "a at ethernets.a: NIC a",
             "bond0 at bonds.bond0: bond bond0 of 0 balance-rr"
         ];
-    a_bridge_with_netplans_options: v2 r#"
+    a_bridge_with_the_options_of_netplan_is_read: v2 r#"
 ethernets: {a: {}}
 bonds: {bond0: {interfaces: [a]}}
 vlans: {v.5: {id: 5, link: bond0}}
@@ -674,12 +675,12 @@ bridges:
             "br0 at bridges.br0: bridge br0 of 2 stp=true ageing=300 delay=4 hello=2 max-age=12 priority=32768 2:Some(100):Some(28)",
             "  ipv4 10.0.0.5/24"
         ];
-    a_bridge_without_ports: v2 "bridges: {br0: {dhcp4: true, parameters: {forward-delay: 0, stp: no}}}"
+    a_bridge_without_ports_is_read: v2 "bridges: {br0: {dhcp4: true, parameters: {forward-delay: 0, stp: no}}}"
         => [
             "br0 at bridges.br0: bridge br0 of nothing stp=false",
             "  ipv4 dhcp"
         ];
-    vlans_on_nics_and_on_vlans_in_any_order: v2 r#"
+    vlans_on_nics_and_on_vlans_are_read_in_any_order: v2 r#"
 vlans: {v6: {id: 6, link: v5, dhcp4: true}, v5: {id: 5, link: lan0, macaddress: '52:54:00:00:00:09'}}
 ethernets: {id0: {match: {macaddress: '52:54:00:00:00:01'}, set-name: lan0}}"#
         => [
@@ -688,7 +689,7 @@ ethernets: {id0: {match: {macaddress: '52:54:00:00:00:01'}, set-name: lan0}}"#
             "v5 at vlans.v5: vlan 5 on 2 as=v5 mac=52:54:00:00:00:09",
             "id0 at ethernets.id0: NIC 52:54:00:00:00:01 as=lan0"
         ];
-    a_key_has_precedence_over_a_name: v2 r#"
+    the_key_of_a_nic_has_precedence_over_the_name_of_another_nic: v2 r#"
 ethernets: {a: {match: {macaddress: '52:54:00:00:00:01'}, set-name: b}, b: {match: {macaddress: '52:54:00:00:00:02'}, set-name: a}}
 vlans: {a.5: {id: 5, link: a, dhcp4: true}}"#
         => [
@@ -717,12 +718,12 @@ means! {
             "config[0] at config[0]: NIC 52:54:00:00:00:01",
             "  ipv4 dhcp"
         ];
-    infiniband_is_identified_by_its_name_only: v1 "- {type: infiniband, name: ib0, subnets: [{type: dhcp}]}"
+    an_infiniband_nic_is_identified_only_by_its_name: v1 "- {type: infiniband, name: ib0, subnets: [{type: dhcp}]}"
         => [
             "ib0 at config[0]: NIC ib0",
             "  ipv4 dhcp"
         ];
-    a_bond_with_the_option_names_of_ifupdown: v1 r#"
+    a_bond_with_the_option_names_of_ifupdown_is_read: v1 r#"
 - {type: bond, name: bond0, mac_address: '52:54:00:00:00:09', bond_interfaces: [eth0, eth1], params: {bond-mode: 802.3ad, bond_lacp_rate: 1, miimon: 100, bond_xmit-hash-policy: layer2}, subnets: [{type: dhcp4}]}
 - {type: physical, name: eth0, mac_address: '52:54:00:00:00:01'}
 - {type: physical, name: eth1, mac_address: '52:54:00:00:00:02'}"#
@@ -732,7 +733,7 @@ means! {
             "eth0 at config[1]: NIC 52:54:00:00:00:01 as=eth0",
             "eth1 at config[2]: NIC 52:54:00:00:00:02 as=eth1"
         ];
-    a_bridge_with_the_option_names_of_ifupdown: v1 r#"
+    a_bridge_with_the_option_names_of_ifupdown_is_read: v1 r#"
 - {type: bridge, name: br0, bridge_interfaces: eth0, params: {bridge_stp: 'on', bridge_fd: 15, bridge_hello: 2, bridge_maxage: 12, bridge_ageing: 250, bridge_bridgeprio: 22, bridge_pathcost: [eth0 50], bridge_portprio: eth0 28, bridge_ports: [eth0], bridge_waitport: 1 eth0}, subnets: [{type: static, address: 10.0.0.5/24}]}
 - {type: physical, name: eth0}"#
         => [
@@ -740,7 +741,7 @@ means! {
             "  ipv4 10.0.0.5/24",
             "eth0 at config[1]: NIC eth0"
         ];
-    a_vlan: v1 r#"
+    a_vlan_of_version_1_is_read: v1 r#"
 - {type: vlan, name: eth0.5, vlan_link: eth0, vlan_id: 5, mac_address: '52:54:00:00:00:09', mtu: 1400, subnets: [{type: dhcp6}]}
 - {type: physical, name: eth0, mac_address: '52:54:00:00:00:01'}"#
         => [
@@ -748,7 +749,7 @@ means! {
             "  ipv6 dhcp6",
             "eth0 at config[1]: NIC 52:54:00:00:00:01 as=eth0"
         ];
-    the_loopback_device_gives_no_link: v1 r#"
+    the_loopback_device_is_not_a_link_of_the_model: v1 r#"
 - {type: loopback, name: lo, subnets: [{type: loopback, dns_nameservers: [8.8.8.8], dns_search: a.b}]}
 - {type: physical, name: lo}
 - {type: physical, name: eth0}"#
@@ -761,7 +762,7 @@ means! {
 // === Version 1: subnets ===
 
 means! {
-    every_type_of_subnet: v1 r#"
+    every_type_of_subnet_is_read: v1 r#"
 - {type: physical, name: a, subnets: [{type: dhcp, metric: 5}]}
 - {type: physical, name: b, subnets: [{type: dhcp4}, {type: dhcp6, metric: "7"}]}
 - {type: physical, name: c, subnets: [{type: ipv6_slaac}]}
@@ -785,7 +786,7 @@ means! {
             "g at config[6]: NIC g",
             "  ipv6 2001:db8::5/64"
         ];
-    netmasks_in_every_notation: v1 r#"
+    netmasks_are_read_in_every_notation: v1 r#"
 - type: physical
   name: a
   subnets:
@@ -803,7 +804,7 @@ means! {
             "  ipv4 10.0.0.5/24 10.0.1.5/24 10.0.2.5/23 10.0.3.5/20 10.0.4.5/21 10.0.5.5/24 10.0.6.5/16",
             "  ipv6 2001:db8::5/64 2001:db8::6/32"
         ];
-    a_gateway_and_routes_together: v1 r#"
+    a_gateway_and_the_routes_of_a_subnet_are_all_read: v1 r#"
 - type: physical
   name: a
   subnets:
@@ -831,14 +832,14 @@ means! {
             "  route ::/0 via=fe80::1 at config[0].subnets[1]",
             "  route ::/0 at config[0].subnets[1].routes[0]"
         ];
-    name_servers_of_a_subnet: v1 "- {type: physical, name: a, subnets: [{type: dhcp, dns_nameservers: 8.8.8.8 8.8.4.4, dns_search: a.b c.d}, {type: dhcp6, dns_nameservers: ['2001:4860:4860::8888', 8.8.8.8], dns_search: [e.f]}]}"
+    name_servers_of_a_subnet_belong_to_the_link: v1 "- {type: physical, name: a, subnets: [{type: dhcp, dns_nameservers: 8.8.8.8 8.8.4.4, dns_search: a.b c.d}, {type: dhcp6, dns_nameservers: ['2001:4860:4860::8888', 8.8.8.8], dns_search: [e.f]}]}"
         => [
             "a at config[0]: NIC a",
             "  ipv4 dhcp",
             "  ipv6 dhcp6",
             "  dns 8.8.8.8 8.8.4.4 2001:4860:4860::8888 a.b c.d e.f"
         ];
-    an_mtu_of_a_subnet: v1 "- {type: physical, name: a, subnets: [{type: dhcp, mtu: 1400}]}"
+    an_mtu_of_a_subnet_is_set_on_the_link: v1 "- {type: physical, name: a, subnets: [{type: dhcp, mtu: 1400}]}"
         => [
             "a at config[0]: NIC a mtu=1400",
             "  ipv4 dhcp"
@@ -848,7 +849,7 @@ means! {
 // === Version 1: name servers and routes of the machine ===
 
 means! {
-    name_servers_of_the_machine_and_of_a_device: v1 r#"
+    name_servers_belong_to_the_machine_or_to_the_named_device: v1 r#"
 - {type: nameserver, address: 8.8.8.8, search: a.b}
 - {type: nameserver, address: [1.1.1.1, 1.0.0.1], search: [c.d], interface: a}
 - {type: nameserver, address: [9.9.9.9, 8.8.8.8], interface: lo}

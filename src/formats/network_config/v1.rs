@@ -34,7 +34,7 @@ fn members(kind: DeviceKind) -> Members {
     };
     Members {
         named: [&["accept-ra", "mac_address", "mtu", "name", "subnets", "type"], of_kind],
-        // `params` of a NIC contains its driver.
+        // The member `params` of a NIC names its driver, which has no effect here.
         others: &["id", "keep_configuration", "params", "wakeonlan"],
     }
 }
@@ -206,7 +206,7 @@ fn settings(converter: &mut Converter<'_, '_>, entry: &Entry<'_>, link: &mut Lin
                 None
             }
         };
-        // cloud-init passes other words on to the network program, which then does not start the device at boot.
+        // With another value of `control`, the network program of cloud-init does not start the device at boot.
         if let Some(control) = subnet.get("control").filter(|control| !matches!(control, Value::Null))
             && control.to_string() != "auto"
         {

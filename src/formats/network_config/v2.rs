@@ -55,8 +55,8 @@ const COMMON: &[&str] = &[
     "routing-policy",
 ];
 
-/// netplan's further members of a device. Each has no effect on the network of the first boot, or has a separate
-/// diagnostic.
+/// Further members of a device in netplan. A member of this list has no effect on the network of the first boot, or has
+/// a separate diagnostic.
 const PASSED_OVER: &[&str] = &[
     "activation-mode",
     "auth",
@@ -155,7 +155,7 @@ pub(in crate::formats) fn convert(
     let has_devices = converter.described > 0;
     for (name, value) in others {
         let is_netplans = UNSUPPORTED.contains(&name);
-        // A warning is enough if the document has another device: the machine may not need the unsupported device.
+        // A warning is enough if the document has another device: the machine may work without the unsupported device.
         let severity = if is_netplans && has_devices { Severity::Warning } else { Severity::Error };
         let problem = if is_netplans { "unsupported section" } else { "unknown section" };
         // A service may listen on the address of a dummy device, so the diagnostic names these devices.
@@ -188,8 +188,8 @@ impl<'d> Converter<'d, '_> {
         self.add(Entry { kind, key: Cow::Borrowed(key), object, path });
     }
 
-    /// Adds further names by which devices may refer to a NIC: its current name in `match` and its new name in
-    /// `set-name`. A key has precedence, as in cloud-init.
+    /// Adds further names by which devices can refer to a NIC: the current name in `match` and the new name in
+    /// `set-name`. The key of a device has precedence over these names, as in cloud-init.
     fn add_aliases(&mut self) {
         for (at, entry) in self.entries.iter().enumerate() {
             let matched = match entry.object.get("match") {
@@ -332,7 +332,7 @@ impl Converter<'_, '_> {
         (is_empty || has("ipv6") || has("ipv4")).then(|| has("ipv6"))
     }
 
-    /// Reads a static address. netplan permits options on an address; they are reported and ignored.
+    /// Reads a static address. netplan permits options on an address; these options are reported and ignored.
     fn address(&mut self, value: &Value, path: &FieldPath<'_>) -> Option<IpNetwork> {
         let written = match value {
             Value::Object(object) => match object.members().as_slice() {
@@ -413,12 +413,12 @@ impl Converter<'_, '_> {
         None
     }
 
-    /// Reads a network. An address without a prefix length is a single host.
+    /// Reads the source or destination network of a rule. An address without a prefix length is a single host.
     fn network(&mut self, object: &Object, path: &FieldPath<'_>, name: &str) -> Reported<Option<IpNetwork>> {
         let Some(written) = object.get(name).filter(|value| **value != Value::Null) else { return Ok(None) };
         let text = Scalar::of(written).map(|written| written.text().into_owned());
         match text.map(|text| address::destination(&text, None, Family::Ipv4)) {
-            // `default` has no family.
+            // `default` is rejected, because it has no family.
             Some(Ok(prefixed)) if *written != Value::String("default".to_owned()) => Ok(Some(prefixed.network)),
             _ => {
                 let diagnostic =

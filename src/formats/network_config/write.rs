@@ -2,7 +2,7 @@
 //!
 //! The text is JSON, which every YAML parser accepts. Only networks that an OpenStack document can describe are
 //! written: NICs that have a MAC address or a name, bonds and VLANs. Our own reader parses the text again, to check
-//! that it describes the same network.
+//! that the text describes the same network.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -16,7 +16,7 @@ use crate::network::{
     NetworkConfig, Nic, Route, RoutingRule,
 };
 
-/// Names of the kernel's bond options in netplan. netplan has no other options.
+/// The bond options that netplan has: the kernel's name, and the name in netplan.
 const BOND_OPTIONS: &[(&str, &str)] = &[
     ("ad_select", "ad-select"),
     ("all_slaves_active", "all-slaves-active"),
@@ -37,7 +37,7 @@ const BOND_OPTIONS: &[(&str, &str)] = &[
     ("xmit_hash_policy", "transmit-hash-policy"),
 ];
 
-/// Values of bond options that only the kernel supports, and netplan does not.
+/// Values of bond options that the kernel supports and netplan does not.
 const KERNELS_OWN: [&str; 4] = ["filter", "filter_active", "filter_backup", "vlan+srcmac"];
 
 const INEXPRESSIBLE: &str = "network-config cannot express it";
@@ -66,8 +66,8 @@ pub fn write_network_config(network: &NetworkConfig) -> Result<(String, Vec<Diag
     Ok((text, diagnostics.into_parts().0))
 }
 
-/// The network as the format can express it: the links in the order of its sections, and each name server on a link.
-/// Settings that the format cannot express are removed.
+/// Changes the network to a network that the format can express: the links are sorted by section, and each name server
+/// is on a link. Settings that the format cannot express are removed.
 fn expressible(network: &NetworkConfig, diagnostics: &mut Diagnostics) -> Result<NetworkConfig, Diagnostics> {
     let order = order(network);
     let place = |at: &LinkIndex| LinkIndex(order.iter().position(|old| old == at).unwrap_or_default());
@@ -104,8 +104,8 @@ fn expressible(network: &NetworkConfig, diagnostics: &mut Diagnostics) -> Result
     Ok(NetworkConfig::new(links).unwrap_or_default())
 }
 
-/// Removes every default route that the machine does not use, if the order of the sections would make one of them the
-/// machine's default route. Of several default routes of a family, the first in the document counts.
+/// Removes the unused default routes, if the order of the sections would change the machine's default route: of several
+/// default routes of a family, the first in the document counts.
 fn drop_other_default_routes(
     network: &NetworkConfig,
     order: &[LinkIndex],
@@ -131,7 +131,7 @@ fn drop_other_default_routes(
     }
 }
 
-/// The links, section by section. The section with the machine's default route comes first, because the first of
+/// Returns the links sorted by section. The section with the machine's default route comes first, because the first of
 /// several default routes counts.
 fn order(network: &NetworkConfig) -> Vec<LinkIndex> {
     let chosen = DefaultRoutes::of(network);
@@ -142,7 +142,7 @@ fn order(network: &NetworkConfig) -> Vec<LinkIndex> {
     order
 }
 
-/// The section of a link. A link of a kind without a section here has already been reported.
+/// The section of a link in network-config.
 fn section(link: &Link) -> &'static str {
     match link.kind {
         LinkKind::Nic(_) => "ethernets",
@@ -152,7 +152,7 @@ fn section(link: &Link) -> &'static str {
     }
 }
 
-/// The options that netplan also has.
+/// Returns the bond options that netplan can express, and warns about all others.
 fn bond_options(
     options: &BondOptions,
     place: &dyn Fn(&LinkIndex) -> LinkIndex,
@@ -171,7 +171,7 @@ fn bond_options(
     kept
 }
 
-/// Replaces addresses from router advertisements with the format's switch, which only accepts the advertisements.
+/// Replaces SLAAC and stateless DHCPv6 with `accept-ra`: the format has no other setting for router advertisements.
 fn router_advertisements(link: &mut Link, diagnostics: &mut Diagnostics) {
     let ipv6 = &mut link.ipv6;
     match ipv6.dynamic {
@@ -183,7 +183,7 @@ fn router_advertisements(link: &mut Link, diagnostics: &mut Diagnostics) {
         }
     }
     ipv6.accept_ra = Some(true);
-    // The reader interprets the switch as a request for an address only if the link has no other IPv6 address.
+    // The reader interprets `accept-ra` as a request for an address only if the link has no other IPv6 address.
     ipv6.dynamic = ipv6.addresses.is_empty().then_some(Ipv6Dynamic::Slaac);
 }
 
@@ -212,7 +212,7 @@ fn name_vlans(links: &mut [Link], diagnostics: &mut Diagnostics) {
             diagnostics.push(Diagnostic::error(&link.name_path, "repeated name", name, expected));
         }
     }
-    // A VLAN may have a later VLAN as its parent, which has no name yet.
+    // The parent of a VLAN may be a later VLAN, which has no name yet.
     for at in 0..links.len() {
         let LinkKind::Vlan { name: requested, parent, id } = links[at].kind else { continue };
         let after_parent = name(&links[parent.0]).map(|parent| format!("{parent}.{id}"));
@@ -258,14 +258,14 @@ fn place_dns(dns: &Dns, links: &mut [Link], diagnostics: &mut Diagnostics) {
     }
 }
 
-/// Puts values of the machine before those of a link.
+/// Adds values of the machine before the values of a link, without repeats.
 fn add<T: Clone + PartialEq>(own: &mut Vec<Located<T>>, machines: &[Located<T>]) {
     own.retain(|value| !machines.iter().any(|other| other.value == value.value));
     own.splice(0..0, machines.iter().cloned());
 }
 
-/// Whether a guest gets the same network from two documents. Paths in the documents do not count, and neither do the
-/// names of NICs that are identified by their MAC addresses: version 0.2.0 wrote no such names.
+/// Whether a guest gets the same network from two documents. Paths in the documents are not compared. Names of NICs
+/// that are identified by their MAC addresses are not compared either, because version 0.2.0 did not write these names.
 #[doc(hidden)]
 #[must_use]
 pub fn have_same_network(one: &[u8], other: &[u8]) -> bool {
@@ -278,7 +278,7 @@ pub fn have_same_network(one: &[u8], other: &[u8]) -> bool {
     }
 }
 
-/// The network without its paths and without the names of NICs that are known by their MAC addresses.
+/// Returns the parts of a network that [`have_same_network`] compares.
 fn unnamed(network: &NetworkConfig) -> (Vec<Link>, Vec<IpAddr>, Vec<DomainName>) {
     let mut links = bare(network).links().to_vec();
     for link in &mut links {
@@ -290,7 +290,7 @@ fn unnamed(network: &NetworkConfig) -> (Vec<Link>, Vec<IpAddr>, Vec<DomainName>)
     (links, nameservers, network.dns.search.iter().map(|domain| domain.value.clone()).collect())
 }
 
-/// The network without its paths, which differ in each document.
+/// Returns the links of a network without paths and ids, which differ between documents.
 fn bare(network: &NetworkConfig) -> NetworkConfig {
     let mut links = network.links().to_vec();
     for link in &mut links {
@@ -340,12 +340,12 @@ fn spell(network: &NetworkConfig) -> Object {
     document
 }
 
-/// The key of each link, by which other links refer to the link: its name. A NIC that has only a MAC address gets its
-/// id as the key, because cloud-init interprets the key as the name of the NIC. Without a usable id, the
-/// key is `id` with a number.
+/// Returns the key of each link, by which other links refer to the link. The key is the name of the link. A NIC that
+/// has only a MAC address gets its id as the key, because cloud-init interprets the key as the name of the NIC. Without
+/// a usable id, the key is `id` with a number.
 fn keys(links: &[Link]) -> Vec<String> {
     let mut taken: BTreeSet<String> = links.iter().filter_map(name).map(|name| name.to_string()).collect();
-    // The key of the loopback device.
+    // `lo` is the key of the loopback device, so no other device may have this key.
     taken.insert("lo".to_owned());
     let key = |link: &Link| match name(link) {
         Some(name) => name.to_string(),
@@ -457,7 +457,7 @@ fn text(value: impl fmt::Display) -> Value {
     Value::String(value.to_string())
 }
 
-/// The value as a number, or else as a string.
+/// Returns the value as a number if it is a whole number, else as a string.
 fn number(value: impl fmt::Display) -> Value {
     let value = value.to_string();
     value.parse().map_or_else(|_| text(&value), Value::Integer)

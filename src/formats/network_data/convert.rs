@@ -47,7 +47,7 @@ struct Converter<'d, 'f> {
     needed: usize,
     /// For each link of the model, the index of its entry in `links`.
     origin: Vec<usize>,
-    /// The links of the model. A NIC as a placeholder replaces an invalid entry.
+    /// The links of the model. A placeholder NIC stands for an invalid entry.
     links: Vec<network::Link>,
     /// For each link of the model, the bond that has it as a member.
     bond_of: Vec<Option<LinkIndex>>,
@@ -143,7 +143,8 @@ impl Method {
             Some("ipv6" | "static6") => Self::Static(Some(Family::Ipv6)),
             Some("static") => Self::Static(None),
             Some("ipv4_dhcp") => Self::Dhcp4,
-            // `ipv6_dhcp` is older than the words for the kinds of DHCPv6. It requests an address from the server.
+            // `ipv6_dhcp` is older than the words that name the kind of DHCPv6. The word requests an address from the
+            // server.
             Some("ipv6_dhcp" | "ipv6_dhcpv6-stateful") => Self::Dynamic6(Ipv6Dynamic::StatefulDhcp),
             Some("ipv6_dhcpv6-stateless") => Self::Dynamic6(Ipv6Dynamic::StatelessDhcp),
             Some("ipv6_slaac") => Self::Dynamic6(Ipv6Dynamic::Slaac),

@@ -1,7 +1,8 @@
-//! Removes what people write in JSON although JSON does not have it: comments on their own lines, and trailing commas.
+//! Removes comments on their own lines and trailing commas: people write both in JSON, although JSON does not allow
+//! them.
 //!
-//! Blanks replace both, so that the line and the column of everything else stay the same. A JSON string ends on the
-//! line on which it begins, so a line that begins with a comment is never inside a string.
+//! Blanks replace the removed characters, so that the line and the column of all other characters stay the same. A JSON
+//! string ends on the line on which it begins, so a line that begins with a comment is never inside a string.
 
 use crate::diagnostic::Diagnostic;
 
@@ -10,7 +11,8 @@ pub(super) fn is_comment(line: &[u8]) -> bool {
     line.starts_with(b"#") || line.starts_with(b"//")
 }
 
-/// The document with blanks in place of comments and trailing commas, and a warning for each of them.
+/// Returns the document with blanks in place of comments and trailing commas, and a warning for each comment and each
+/// comma.
 pub(super) fn without_comments_and_trailing_commas(document: &[u8]) -> (Vec<u8>, Vec<Diagnostic>) {
     let mut cleaned = document.to_vec();
     let mut diagnostics = Vec::new();

@@ -28,8 +28,8 @@ pub fn parse(document: &[u8], diagnostics: &mut Diagnostics) -> Result<Value, Di
     repeats.into_iter().next().map_or(Ok(value), Err)
 }
 
-/// Parses a JSON or YAML document that people write and keep. Every repeated key in an object is an error. YAML in flow
-/// style is accepted, although it begins with a brace or a bracket as JSON does.
+/// Parses a JSON or YAML document that people maintain in a file. Every repeated key in an object is an error. YAML in
+/// flow style is accepted, although it begins with a brace or a bracket as JSON does.
 ///
 /// # Errors
 ///
@@ -50,10 +50,11 @@ pub(crate) fn parse_list(document: &[u8]) -> Result<Value, Diagnostic> {
     Ok(documents.into_iter().next().unwrap_or(Value::Null))
 }
 
-/// Parses each document of a file with objects of a cluster. Every repeated key in an object is an error. YAML has a line `---`
-/// between two documents; JSON is one document. The limits are for a whole cluster, and apply to all documents together.
+/// Parses each document of a file with objects of a cluster. Every repeated key in an object is an error. A YAML file
+/// has a line `---` between two documents; a JSON file has one document. The limits are for a whole cluster, and apply
+/// to all documents together.
 ///
-/// YAML scalars without quotes mean what kubectl reads: `y` is true, `0x5dc` is 1500, and `017` is 15.
+/// YAML scalars without quotes have the same value as in kubectl: `y` is true, `0x5dc` is 1500, and `017` is 15.
 ///
 /// # Errors
 ///
@@ -150,8 +151,8 @@ fn is_like_json(document: &[u8]) -> bool {
 }
 
 /// Whether the document is a network-config in YAML's flow style: a brace, and then the key `version` or `network`
-/// without quotes. JSON in which one quote is missing must not be parsed as YAML, but here both quotes of the key are
-/// missing.
+/// without quotes. JSON in which one quote is missing must not be parsed as YAML. Without both quotes, the document is
+/// certainly not meant as JSON.
 fn is_network_config_in_flow_style(document: &[u8]) -> bool {
     let Some(first) = content(document).strip_prefix(b"{") else { return false };
     let first = first.trim_ascii_start();
@@ -202,7 +203,7 @@ enum Broken {
 struct Caps {
     left: usize,
     over: Option<Diagnostic>,
-    /// A repeated key that is rejected. Its position is known only after the parser has stopped.
+    /// A repeated key that is rejected. The position of the key is known only after the parser has stopped.
     repeated: Option<String>,
 }
 

@@ -4,7 +4,7 @@
 //! machine, they mean the same as in PyYAML, the parser of cloud-init (YAML 1.1: `yes` and `on` are booleans). Two kinds of
 //! scalars of such a document are strings instead, as their authors meant them:
 //!
-//! - words that are numbers only in some versions of YAML: `52:54:00:12:34:56` to base 60, `0777`, `1e3`
+//! - words that are numbers only in some versions of YAML: `52:54:00:12:34:56` (to base 60), `0777` and `1e3`
 //! - fractions such as `1.10`, because no document uses fractions
 
 #[cfg(feature = "host")]
@@ -99,7 +99,7 @@ struct Composer {
     open: Vec<Collection>,
     /// Complete values by anchor, for aliases.
     anchors: BTreeMap<usize, Value>,
-    /// The documents before this one.
+    /// The earlier documents of the file.
     earlier: Vec<Value>,
     document: Option<Value>,
     /// The number of further values that the limit permits. The values that an alias refers to count at each use.
@@ -210,7 +210,7 @@ impl Composer {
             }
             Event::Alias(anchor) => {
                 let Some(value) = self.anchors.get(&anchor) else {
-                    // This error also occurs when a value would contain itself.
+                    // This error also occurs if an alias is inside the value that the alias refers to.
                     return Err(Diagnostic::error(path(at.start), "unknown alias", anchor, "a value that is complete"));
                 };
                 let size = Size::of(value);
@@ -221,7 +221,8 @@ impl Composer {
         }
     }
 
-    /// Refuses a tag that kubectl may read in another way: only the one that says what the value is anyway has no effect.
+    /// Refuses a tag in a file with objects of a cluster, because kubectl may read the value in another way. Exceptions
+    /// are `!!map` on a mapping, `!!seq` on a list and `!!str` on a scalar.
     fn check_tag(&self, tag: Option<&Tag>, known: &str, at: Span) -> Result<(), Diagnostic> {
         let is_of_objects = !matches!(self.rules.scalars, Scalars::CloudInit);
         match tag.filter(|tag| is_of_objects && !(tag.is_yaml_core_schema() && tag.suffix == known)) {
@@ -233,8 +234,8 @@ impl Composer {
         }
     }
 
-    /// Refuses a key that kubectl reads in another way: it spells numbers with a fraction or an exponent in a way of its own, and
-    /// merges only a `<<` without quotes.
+    /// Refuses a key that kubectl reads in another way. kubectl spells numbers with a fraction or an exponent
+    /// differently, and merges only a `<<` without quotes.
     #[cfg(feature = "host")]
     fn check_key(&self, text: &str, is_text: bool, at: Span) -> Result<(), Diagnostic> {
         if !matches!(self.rules.scalars, Scalars::Kubectl) || !self.takes_key() {
@@ -337,7 +338,8 @@ impl Composer {
     }
 }
 
-/// Refuses what kubectl reads in another way: a merged member replaces an own one that stands before `<<`.
+/// Refuses a merge that kubectl reads in another way: in kubectl, a merged member replaces a member of the mapping
+/// itself that stands before `<<`.
 fn check_merge(value: &Value, own: &BTreeMap<String, usize>, path: String) -> Result<(), Diagnostic> {
     let mappings = match value {
         Value::Array(mappings) => mappings.as_slice(),
@@ -355,8 +357,8 @@ fn check_merge(value: &Value, own: &BTreeMap<String, usize>, path: String) -> Re
     Ok(())
 }
 
-/// Merges the mappings under `<<`. If several have a member, the first mapping counts. Any other value under `<<` is
-/// ignored.
+/// Merges the mappings under `<<`. If several mappings have the same member, the first mapping counts. A value under
+/// `<<` that is not a mapping is ignored.
 fn merge(value: Value, into: &mut Vec<(String, Value)>) {
     let mappings = match value {
         Value::Array(mappings) => mappings,
@@ -446,24 +448,25 @@ mod tests {
     }
 
     means! {
-        a_mapping_of_words: "a: yes\nb: Off\nc: ~\nd:\ne: 'no'\nf: \"1\"\n"
+        words_for_booleans_and_null_are_read_as_in_yaml_1_1: "a: yes\nb: Off\nc: ~\nd:\ne: 'no'\nf: \"1\"\n"
             => r#"{"a": true, "b": false, "c": null, "d": null, "e": "no", "f": "1"}"#;
-        numbers_are_decimal: "[0, 24, -1, 024, 0x1f, 1_000, 1e3, 1.10, +5]"
+        only_decimal_whole_numbers_are_read_as_numbers: "[0, 24, -1, 024, 0x1f, 1_000, 1e3, 1.10, +5]"
             => r#"[0, 24, -1, "024", "0x1f", "1_000", "1e3", "1.10", "+5"]"#;
         a_number_with_a_fraction_of_zero_is_a_whole_number: "[1500.0, -1.00, 0.0, 10.0.0, 01.0, 1., .0, -.0]"
             => r#"[1500.0, -1.00, 0.0, "10.0.0", "01.0", "1.", ".0", "-.0"]"#;
         a_mac_address_of_digits_is_a_string: "mac: 52:54:00:12:34:56" => r#"{"mac": "52:54:00:12:34:56"}"#;
         keys_are_strings: "on: 1\n7: 2\n" => r#"{"on": 1, "7": 2}"#;
-        json_is_yaml: r#"{"a": [1, "b", null, {"c": true}]}"# => r#"{"a": [1, "b", null, {"c": true}]}"#;
-        carriage_returns: "a: b\r\nc: d\r\n" => r#"{"a": "b", "c": "d"}"#;
-        a_block_string: "a: |\n  one\n  two\n" => r#"{"a": "one\ntwo\n"}"#;
-        an_alias: "a: &x {b: 1}\nc: *x\n" => r#"{"a": {"b": 1}, "c": {"b": 1}}"#;
+        a_json_document_is_valid_yaml: r#"{"a": [1, "b", null, {"c": true}]}"#
+            => r#"{"a": [1, "b", null, {"c": true}]}"#;
+        carriage_returns_at_the_ends_of_lines_are_ignored: "a: b\r\nc: d\r\n" => r#"{"a": "b", "c": "d"}"#;
+        a_block_string_keeps_its_line_breaks: "a: |\n  one\n  two\n" => r#"{"a": "one\ntwo\n"}"#;
+        an_alias_has_the_value_of_its_anchor: "a: &x {b: 1}\nc: *x\n" => r#"{"a": {"b": 1}, "c": {"b": 1}}"#;
         own_members_override_merged_members: "a: &x {b: 1, c: 2}\nd:\n  c: 3\n  <<: *x\n"
             => r#"{"a": {"b": 1, "c": 2}, "d": {"b": 1, "c": 2, "c": 3}}"#;
-        the_first_of_several_merges_counts: "a: &x {b: 1}\nc: &y {b: 2}\nd: {<<: [*x, *y]}\n"
+        of_several_merged_mappings_the_first_counts: "a: &x {b: 1}\nc: &y {b: 2}\nd: {<<: [*x, *y]}\n"
             => r#"{"a": {"b": 1}, "c": {"b": 2}, "d": {"b": 2, "b": 1}}"#;
         a_repeated_key_with_the_same_value_is_accepted: "a: {b: 1}\nc: 2\na: {b: 1}\n" => r#"{"a": {"b": 1}, "c": 2}"#;
-        a_tag_makes_a_string: "a: !!str 12" => r#"{"a": "12"}"#;
+        the_tag_str_makes_a_number_a_string: "a: !!str 12" => r#"{"a": "12"}"#;
         a_document_of_comments_is_null: "# only words\n---\n" => "null";
         a_document_may_be_a_string: "just words" => r#""just words""#;
     }
@@ -571,7 +574,7 @@ mod tests {
     }
 
     #[test]
-    fn the_nesting_of_the_value_of_an_alias_counts() {
+    fn the_nesting_of_a_value_counts_again_where_an_alias_repeats_the_value() {
         let nest = |inner: &str| format!("{}{inner}{}", "[".repeat(40), "]".repeat(40));
         let document = format!("a: &x {}\nb: {}\n", nest("1"), nest("*x"));
         assert_eq!(refusal(&document), r#"document: nested too deep "more than 64", expected at most 64 levels"#);

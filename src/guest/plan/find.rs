@@ -18,12 +18,12 @@ pub(super) struct FoundDocument {
     pub(super) drive: Option<Drive>,
     pub(super) document: Result<Option<drive::Document>, SearchError>,
     pub(super) meta_data: MetaData,
-    /// Networks in places that are not read. They matter only if the drive configures nothing.
+    /// Networks on this drive or on other drives that are not read. They are reported only if the run uses the default.
     pub(super) other_networks: Vec<Diagnostic>,
     is_kubevirts: bool,
 }
 
-/// Reports the networks that a drive has in places that are not read.
+/// Returns a warning for each network on the drive that is not read.
 fn other_networks(drive: &ConfigDrive) -> Vec<Diagnostic> {
     let place = |path: &String| {
         Diagnostic::warning(
@@ -40,8 +40,8 @@ fn other_networks(drive: &ConfigDrive) -> Vec<Diagnostic> {
     in_meta_data.into_iter().chain(drive.other_network.as_ref().map(place)).collect()
 }
 
-/// Reads a document from a path of the command line. By mistake, the path may be an endless pipe, so the size is
-/// limited.
+/// Reads a document from a path of the command line. The size is limited, because the path may be an endless pipe by
+/// mistake.
 fn read_document(from: impl Read) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     // One byte more than the limit, so that the parser reports a document that is too long.

@@ -8,11 +8,11 @@ use crate::diagnostic::{Diagnostic, Diagnostics};
 /// One line of an `authorized_keys` file that sshd can use: options, kind, key, comment (sshd(8)).
 ///
 /// The line is written again from its parsed parts. The key must be complete: its base64 string is canonical, and its
-/// bytes are a whole key of the kind before it. So a key that was cut off during a copy is found here, not at the first
-/// login. The names of options are not checked, because newer versions of sshd have further options.
+/// bytes are a whole key of the kind that the line names. So a key that was cut off during a copy is found here, not at
+/// the first login. The names of options are not checked, because newer versions of sshd have further options.
 ///
-/// Two types of keys are refused: DSA keys, which sshd no longer supports, and certificates, which sshd does not look
-/// for in this file.
+/// Two further kinds of keys are refused: DSA keys, which sshd no longer supports, and certificates, which sshd does
+/// not look for in this file.
 ///
 /// ```
 /// use glowplug::guest::ssh_keys::{AuthorizedKey, AuthorizedKeyError};
@@ -41,7 +41,7 @@ pub enum AuthorizedKeyError {
     Key,
 }
 
-/// Kinds of keys, and the number of fields in a key of this kind.
+/// Kinds of keys, each with the number of fields in a key of this kind.
 const KINDS: [(&str, usize); 7] = [
     ("ssh-ed25519", 2),
     ("ssh-rsa", 3),
@@ -55,11 +55,11 @@ const KINDS: [(&str, usize); 7] = [
 /// Characters that separate the parts of a line.
 const BLANKS: [char; 2] = [' ', '\t'];
 
-/// Reads a value with one key on each line, as KubeVirt copies it from a Secret. The value may have empty lines,
+/// Reads the keys of a value that KubeVirt copies from a Secret: one key on each line. The value may have empty lines,
 /// comments and Windows line ends.
 ///
 /// A line that is not a key becomes a warning, and the other lines are kept. A message shows only the first characters
-/// of a line. If someone put a private key there by mistake, only its first line is reported.
+/// of a line. If the value contains a private key by mistake, only the first line of this key is reported.
 pub fn keys_in(text: &str, path: &str, diagnostics: &mut Diagnostics) -> Vec<AuthorizedKey> {
     const SHOWN: usize = 16;
     let mut keys = Vec::new();
@@ -142,7 +142,7 @@ impl fmt::Display for AuthorizedKey {
     }
 }
 
-/// Returns the key type of this name, and the number of fields of a key of this type.
+/// Returns the kind of key with this name, and the number of fields in a key of this kind.
 fn kind_of(name: &str) -> Result<(&'static str, usize), AuthorizedKeyError> {
     match KINDS.into_iter().find(|(kind, _)| *kind == name) {
         Some(kind) => Ok(kind),
@@ -217,8 +217,8 @@ fn decode_base64(text: &str) -> Option<Vec<u8>> {
     (bits == 0).then_some(bytes)
 }
 
-/// Reports whether the bytes are a key with this number of fields. The length of each field precedes it, and the first
-/// field is the kind (RFC 4253, section 6.6).
+/// Returns whether the bytes are a complete key of this kind, with this number of fields. Each field comes after its
+/// length, and the first field is the kind (RFC 4253, section 6.6).
 fn is_whole(key: &[u8], kind: &str, fields: usize) -> bool {
     let (mut rest, mut count) = (key, 0);
     while let Some((length, after)) = rest.split_first_chunk() {
@@ -282,7 +282,7 @@ mod tests {
         text
     }
 
-    /// Encodes a key: the kind, then these fields.
+    /// Encodes a key as a line: the kind, then these fields.
     fn key(kind: &str, fields: &[&[u8]]) -> String {
         let mut bytes = Vec::new();
         for field in [kind.as_bytes()].iter().chain(fields) {
@@ -313,57 +313,64 @@ mod tests {
     }
 
     accepts! {
-        a_key_alone: ED25519 => ED25519;
-        a_comment_of_words: format!("{ED25519} José on his laptop") => format!("{ED25519} José on his laptop");
-        other_blanks: format!("\t {}\t a  b \t", ED25519.replace(' ', " \t")) => format!("{ED25519} a  b");
-        options: format!("no-pty,restrict  {ED25519}") => format!("no-pty,restrict {ED25519}");
-        options_with_blanks_and_quotes:
+        a_key_without_options_and_comment_is_accepted: ED25519 => ED25519;
+        a_comment_of_several_words_is_kept: format!("{ED25519} José on his laptop")
+            => format!("{ED25519} José on his laptop");
+        other_blanks_between_the_parts_become_single_blanks: format!("\t {}\t a  b \t", ED25519.replace(' ', " \t"))
+            => format!("{ED25519} a  b");
+        options_before_the_key_are_kept: format!("no-pty,restrict  {ED25519}") => format!("no-pty,restrict {ED25519}");
+        options_with_blanks_and_quotes_are_kept:
             format!(r#"command="echo \"a, b\" \\n",from="10.0.0.0/8,!*.example",X11-forwarding {ED25519} c"#)
             => format!(r#"command="echo \"a, b\" \\n",from="10.0.0.0/8,!*.example",X11-forwarding {ED25519} c"#);
-        an_option_that_is_empty: format!(r#"from="" {ED25519}"#) => format!(r#"from="" {ED25519}"#);
-        the_longest_line: format!("{ED25519} {}", "c".repeat(AuthorizedKey::MAX - ED25519.len() - 1))
+        an_option_with_an_empty_value_is_accepted: format!(r#"from="" {ED25519}"#) => format!(r#"from="" {ED25519}"#);
+        the_longest_line_is_accepted: format!("{ED25519} {}", "c".repeat(AuthorizedKey::MAX - ED25519.len() - 1))
             => format!("{ED25519} {}", "c".repeat(AuthorizedKey::MAX - ED25519.len() - 1));
-        a_security_key: key("sk-ssh-ed25519@openssh.com", &[&[1; 32], b"ssh:"])
+        the_key_of_a_security_key_is_accepted: key("sk-ssh-ed25519@openssh.com", &[&[1; 32], b"ssh:"])
             => key("sk-ssh-ed25519@openssh.com", &[&[1; 32], b"ssh:"]);
-        an_older_security_key: key("sk-ecdsa-sha2-nistp256@openssh.com", &[b"nistp256", &[4; 65], b"ssh:"])
+        the_key_of_an_older_security_key_is_accepted:
+            key("sk-ecdsa-sha2-nistp256@openssh.com", &[b"nistp256", &[4; 65], b"ssh:"])
             => key("sk-ecdsa-sha2-nistp256@openssh.com", &[b"nistp256", &[4; 65], b"ssh:"]);
     }
 
     rejects! {
-        nothing: "" => Kind;
-        a_comment_line: format!("# {ED25519}") => Options;
-        one_word: "hello" => Kind;
-        the_key_without_its_kind: ED25519.replace("ssh-ed25519 ", "") => Kind;
-        a_kind_in_capitals: ED25519.replace("ssh-ed", "SSH-ED") => Kind;
-        dsa: key("ssh-dss", &[&[1; 9], &[1; 9], &[1; 9], &[1; 9]]) => Kind;
-        a_private_key: "-----BEGIN OPENSSH PRIVATE KEY-----" => Kind;
-        options_twice: format!("no-pty restrict {ED25519}") => Kind;
-        an_option_without_quotes: format!("from=10.0.0.1 {ED25519}") => Options;
-        an_open_quote: format!(r#"command="a {ED25519}"#) => Options;
-        an_open_quote_behind_a_backslash: format!(r#"command="a\" {ED25519}"#) => Options;
-        something_behind_a_quote: format!(r#"command="a"b {ED25519}"#) => Options;
-        an_option_that_is_missing: format!("no-pty,,restrict {ED25519}") => Options;
-        a_comma_at_the_end: format!("no-pty, {ED25519}") => Options;
-        a_certificate: key("ssh-ed25519-cert-v01@openssh.com", &[&[1; 32], &[1; 32]]) => Certificate;
-        a_certificate_behind_options: format!("no-pty {}", key("ssh-rsa-cert-v01@openssh.com", &[])) => Certificate;
-        a_kind_alone: "ssh-ed25519" => Key;
-        a_kind_that_differs_from_the_kind_in_the_key: ED25519.replace("ssh-ed25519", "ssh-rsa") => Key;
-        the_end_is_missing: &ED25519[..ED25519.len() - 4] => Key;
-        something_behind_the_key: format!("{ED25519}AAAA") => Key;
-        the_last_digit_is_missing: &ED25519[..ED25519.len() - 1] => Key;
-        the_alphabet_of_base64_for_urls: ED25519.replace('+', "-") => Key;
-        one_field_too_few: key("ssh-rsa", &[&[1; 3]]) => Key;
-        one_field_too_many: key("ssh-ed25519", &[&[1; 32], b""]) => Key;
-        a_length_beyond_the_end: format!("ssh-ed25519 {}", encode_base64(b"\xff\xff\xff\xffssh-ed25519")) => Key;
-        padding_that_is_missing: key("ssh-ed25519", &[&[1; 33]]).replace('=', "") => Key;
-        padding_in_the_middle: key("ssh-ed25519", &[&[1; 33]]).replace('=', "=A") => Key;
-        unused_bits_that_are_not_zero: key("ssh-ed25519", &[&[0; 33]]).replace("A==", "B==") => Key;
-        padding_alone: "ssh-ed25519 ====" => Key;
-        a_newline: format!("{ED25519} a\nssh-rsa") => ControlCharacter;
-        a_carriage_return: format!("{ED25519} a\rb") => ControlCharacter;
-        an_escape: format!("{ED25519} \u{1b}[2J") => ControlCharacter;
-        a_zero: format!("{ED25519}\0") => ControlCharacter;
-        too_long: format!("{ED25519} {}", "c".repeat(AuthorizedKey::MAX - ED25519.len())) => TooLong;
+        an_empty_line_is_not_a_key: "" => Kind;
+        a_comment_line_is_not_a_key: format!("# {ED25519}") => Options;
+        a_line_of_one_word_is_not_a_key: "hello" => Kind;
+        a_key_without_its_kind_is_rejected: ED25519.replace("ssh-ed25519 ", "") => Kind;
+        a_kind_in_capitals_is_rejected: ED25519.replace("ssh-ed", "SSH-ED") => Kind;
+        a_dsa_key_is_rejected: key("ssh-dss", &[&[1; 9], &[1; 9], &[1; 9], &[1; 9]]) => Kind;
+        a_private_key_is_rejected: "-----BEGIN OPENSSH PRIVATE KEY-----" => Kind;
+        two_words_of_options_are_rejected: format!("no-pty restrict {ED25519}") => Kind;
+        an_option_value_without_quotes_is_rejected: format!("from=10.0.0.1 {ED25519}") => Options;
+        an_option_with_an_open_quote_is_rejected: format!(r#"command="a {ED25519}"#) => Options;
+        an_escaped_quote_does_not_end_an_option: format!(r#"command="a\" {ED25519}"#) => Options;
+        a_string_after_the_closing_quote_of_an_option_is_rejected: format!(r#"command="a"b {ED25519}"#) => Options;
+        an_empty_option_between_commas_is_rejected: format!("no-pty,,restrict {ED25519}") => Options;
+        a_comma_after_the_last_option_is_rejected: format!("no-pty, {ED25519}") => Options;
+        a_certificate_is_rejected: key("ssh-ed25519-cert-v01@openssh.com", &[&[1; 32], &[1; 32]]) => Certificate;
+        a_certificate_after_options_is_rejected: format!("no-pty {}", key("ssh-rsa-cert-v01@openssh.com", &[]))
+            => Certificate;
+        a_kind_without_a_key_is_rejected: "ssh-ed25519" => Key;
+        a_kind_that_differs_from_the_kind_in_the_key_is_rejected: ED25519.replace("ssh-ed25519", "ssh-rsa") => Key;
+        a_key_without_its_last_four_digits_is_rejected: &ED25519[..ED25519.len() - 4] => Key;
+        a_key_with_further_digits_is_rejected: format!("{ED25519}AAAA") => Key;
+        a_key_without_its_last_digit_is_rejected: &ED25519[..ED25519.len() - 1] => Key;
+        the_alphabet_of_base64_for_urls_is_rejected: ED25519.replace('+', "-") => Key;
+        a_key_with_too_few_fields_is_rejected: key("ssh-rsa", &[&[1; 3]]) => Key;
+        a_key_with_too_many_fields_is_rejected: key("ssh-ed25519", &[&[1; 32], b""]) => Key;
+        a_field_that_is_longer_than_the_key_is_rejected:
+            format!("ssh-ed25519 {}", encode_base64(b"\xff\xff\xff\xffssh-ed25519"))
+            => Key;
+        a_key_without_its_padding_is_rejected: key("ssh-ed25519", &[&[1; 33]]).replace('=', "") => Key;
+        padding_in_the_middle_of_a_key_is_rejected: key("ssh-ed25519", &[&[1; 33]]).replace('=', "=A") => Key;
+        a_key_whose_unused_bits_are_not_zero_is_rejected: key("ssh-ed25519", &[&[0; 33]]).replace("A==", "B==") => Key;
+        padding_without_digits_is_rejected: "ssh-ed25519 ====" => Key;
+        a_newline_in_a_line_is_rejected: format!("{ED25519} a\nssh-rsa") => ControlCharacter;
+        a_carriage_return_in_a_line_is_rejected: format!("{ED25519} a\rb") => ControlCharacter;
+        an_escape_character_in_a_line_is_rejected: format!("{ED25519} \u{1b}[2J") => ControlCharacter;
+        a_nul_byte_in_a_line_is_rejected: format!("{ED25519}\0") => ControlCharacter;
+        a_line_that_is_too_long_is_rejected: format!("{ED25519} {}", "c".repeat(AuthorizedKey::MAX - ED25519.len()))
+            => TooLong;
     }
 
     #[test]
@@ -374,7 +381,7 @@ mod tests {
         }
     }
 
-    /// Returns the keys of a value and its diagnostics.
+    /// Reads a value, and returns its keys and its diagnostics.
     fn keys_and_diagnostics(text: &str) -> (Vec<String>, Vec<String>) {
         let mut diagnostics = Diagnostics::default();
         let keys = keys_in(text, "public_keys[1]", &mut diagnostics);
@@ -384,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_may_hold_several_keys_and_comments() {
+    fn a_value_can_have_several_keys_and_comments() {
         let text = format!("# mine\r\n{ED25519} a\r\n\r\n  \t\n #another\n\t{ED25519} b\n\n");
         assert_eq!(keys_and_diagnostics(&text), (vec![format!("{ED25519} a"), format!("{ED25519} b")], vec![]));
         assert_eq!(keys_and_diagnostics(""), (vec![], vec![]));
@@ -410,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_of_one_line_has_no_line_numbers() {
+    fn diagnostics_of_a_value_of_one_line_have_no_line_number() {
         let long = "x".repeat(16385);
         for (text, problem, expected) in [
             (

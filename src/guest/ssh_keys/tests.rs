@@ -1,4 +1,4 @@
-//! Tests accounts, and the writing of keys into home directories.
+//! Tests of accounts, and of the key files in home directories.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
@@ -13,7 +13,8 @@ const ED25519: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIEvOyfbMc45QK4WHdcfY2
 
 // === accounts ===
 
-/// The account, as if the root was `/`, or the error with `ROOT` for the root.
+/// Finds a user in an `/etc/passwd` with this content, in a temporary root. The home directory is returned as if the
+/// root was `/`; an error has `ROOT` for the path of the root.
 fn find(passwd: &[u8], user: &str) -> Result<Account, String> {
     let root = tempfile::tempdir().unwrap();
     fs::create_dir(root.path().join("etc")).unwrap();
@@ -25,7 +26,7 @@ fn find(passwd: &[u8], user: &str) -> Result<Account, String> {
 }
 
 #[test]
-fn a_user_is_found_by_the_whole_name() {
+fn a_user_is_found_only_by_the_complete_name() {
     let passwd = b"root:x:0:0:root:/root:/bin/bash\ncored:x:1:1::/:/bin/sh\n\xe4:x\n\n\
         core:x:1000:1001:\xe4:/var/home/core:/bin/bash\ncore:x:0:0::/root:\n";
     let core = Account { home: "/var/home/core".into(), uid: 1000, gid: 1001 };
@@ -43,7 +44,7 @@ fn a_user_is_found_by_the_whole_name() {
 }
 
 #[test]
-fn a_line_that_is_not_understood_is_an_error() {
+fn an_invalid_line_of_the_user_in_passwd_is_an_error() {
     let expected = "expected name:password:uid:gid:comment:/home:shell";
     let error = Err(format!("ROOT/etc/passwd: invalid line of user \"core\", {expected}"));
     for line in [
@@ -73,7 +74,8 @@ fn an_invalid_user_name_is_an_error() {
 
 // === files ===
 
-/// A home directory, and a directory outside that belongs to the user too. As root, the test uses another user.
+/// A home directory, and a directory `outside`; both belong to one user. If the tests run as root, this is another user
+/// than root.
 struct FakeMachine {
     directory: TempDir,
     account: Account,
@@ -133,7 +135,7 @@ const DIRECTORY: &str = "home/.ssh/authorized_keys.d";
 const FILE: &str = "home/.ssh/authorized_keys.d/glowplug";
 
 #[test]
-fn all_files_are_created_for_the_user_only() {
+fn the_file_and_its_directories_are_created_for_the_user_only() {
     let machine = FakeMachine::new();
     let second = format!("{ED25519} b");
     assert_eq!(machine.write(&[ED25519, &second]), Ok(machine.path(FILE)));
@@ -144,11 +146,11 @@ fn all_files_are_created_for_the_user_only() {
 }
 
 #[test]
-fn a_second_write_replaces_the_first_and_leaves_the_others() {
+fn a_second_write_replaces_the_file_and_keeps_the_files_of_other_programs() {
     let machine = FakeMachine::new();
     machine.write(&[ED25519]).unwrap();
     fs::write(machine.path(DIRECTORY).join("ignition"), "theirs").unwrap();
-    // A link is the worst file that a killed run could have left.
+    // A killed run may have left a temporary file. The worst case is a link to another directory.
     let temporary = machine.path(DIRECTORY).join(format!(".glowplug-{}", process::id()));
     symlink(machine.path("outside/file"), &temporary).unwrap();
     let other = format!("{ED25519} other");
@@ -159,7 +161,7 @@ fn a_second_write_replaces_the_first_and_leaves_the_others() {
 }
 
 #[test]
-fn the_file_may_have_afterburns_name() {
+fn the_key_file_can_have_the_name_that_afterburn_uses() {
     let machine = FakeMachine::new();
     let path = write(&machine.account, "afterburn".parse().unwrap(), &[ED25519.parse().unwrap()]).unwrap();
     assert_eq!(path, machine.path(DIRECTORY).join("afterburn"));
@@ -181,7 +183,7 @@ fn without_keys_the_file_is_removed() {
 }
 
 #[test]
-fn existing_directories_only_lose_write_permission_of_others() {
+fn existing_directories_lose_only_the_write_permission_of_group_and_others() {
     let machine = FakeMachine::new();
     machine.make("home/.ssh", 0o775);
     machine.make(DIRECTORY, 0o757);
@@ -190,7 +192,7 @@ fn existing_directories_only_lose_write_permission_of_others() {
 }
 
 #[test]
-fn a_link_inside_the_home_directory_is_followed() {
+fn a_symbolic_link_inside_the_home_directory_is_followed() {
     let machine = FakeMachine::new();
     machine.make("home/dotfiles", 0o755);
     machine.make("home/dotfiles/keys", 0o700);
@@ -203,7 +205,7 @@ fn a_link_inside_the_home_directory_is_followed() {
 }
 
 #[test]
-fn a_link_out_of_the_home_directory_is_refused() {
+fn a_symbolic_link_out_of_the_home_directory_is_refused() {
     let machine = FakeMachine::new();
     let reason = "a link out of the home directory, expected a directory in it";
     machine.make("outside/authorized_keys.d", 0o755);
@@ -223,7 +225,7 @@ fn a_link_out_of_the_home_directory_is_refused() {
 }
 
 #[test]
-fn a_link_in_place_of_the_file_is_replaced() {
+fn a_symbolic_link_in_place_of_the_key_file_is_replaced() {
     let machine = FakeMachine::new();
     machine.write(&[ED25519]).unwrap();
     fs::write(machine.path("outside/file"), "theirs").unwrap();
@@ -262,7 +264,7 @@ fn a_directory_of_another_user_is_not_changed() {
         let error = format!("~/.ssh: a directory of user 0, expected one of user {}", machine.account.uid);
         assert_eq!(machine.write(&[ED25519]), Err(error));
         assert_eq!(machine.names("home/.ssh"), [""; 0]);
-        // The process has the rights of root again.
+        // After the call, the process has the rights of root again.
         fs::write(machine.path("ours"), "").unwrap();
         assert_eq!(fs::metadata(machine.path("ours")).unwrap().uid(), 0);
     } else {
@@ -275,7 +277,7 @@ fn a_directory_of_another_user_is_not_changed() {
 }
 
 #[test]
-fn a_user_who_replaces_directories_by_links_cannot_redirect_the_write() {
+fn a_user_who_replaces_directories_by_symbolic_links_cannot_redirect_the_write() {
     let machine = FakeMachine::new();
     machine.make("outside/authorized_keys.d", 0o755);
     machine.make("home/keys", 0o700);

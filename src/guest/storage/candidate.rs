@@ -1,4 +1,4 @@
-//! Drives that the search may choose, and why.
+//! Drives that the search can choose, and the reasons for a choice.
 
 use std::fmt;
 use std::path::Path;
@@ -31,8 +31,8 @@ pub enum Why {
 pub(super) struct OwnUuid {
     /// The uuid in lower case.
     pub(super) uuid: String,
-    /// Whether the machine's own drive has this uuid, so that another uuid shows the drive of another machine. For a
-    /// VirtualMachineInstance without `spec.domain.firmware`, KubeVirt writes a random uuid on the drive, and libvirt
+    /// Whether the machine's own drive has this uuid. If so, a drive with another uuid belongs to another machine. For
+    /// a VirtualMachineInstance without `spec.domain.firmware`, KubeVirt writes a random uuid on the drive, and libvirt
     /// writes another random uuid (version 4) and no serial number into the firmware. A machine that is made from a
     /// VirtualMachine has a uuid of version 5 or a serial number. Source:
     /// `kubevirt/kubevirt:pkg/cloud-init/cloud-init.go`, `cloudInitUUIDFromVMI`.
@@ -135,7 +135,7 @@ impl Candidate {
 // === impl Why ===
 
 impl Why {
-    /// Why a drive is chosen that no uuid connects with a machine.
+    /// The reason for a drive whose uuid does not show to which machine the drive belongs.
     fn without_uuid(has_shape: bool) -> Self {
         if has_shape { Self::Shape } else { Self::Label }
     }

@@ -1,8 +1,8 @@
 //! Finds the drivers that the storage controllers of this machine need.
 //!
-//! udev would load one driver after another, because each driver makes further devices appear. Here modprobe is called
-//! only once. So the drivers of a controller are loaded together with the drivers of the devices that will appear on
-//! it.
+//! udev would load one driver after another, because each driver makes further devices appear. This program calls
+//! modprobe only once. So it loads the drivers of a controller together with the drivers of the devices that will
+//! appear on the controller.
 
 use std::collections::BTreeSet;
 
@@ -115,9 +115,9 @@ impl Sysfs<'_> {
 // === impl Drivers ===
 
 impl Drivers {
-    /// Adds a controller: the drivers of the devices on it, and its own alias if it has no driver. The devices do not
-    /// exist before the controller has a driver, and modprobe is called only once, so their drivers are added in
-    /// advance.
+    /// Adds a controller: the drivers of the devices on it, and its own alias if it has no driver. The drivers of the
+    /// devices are added in advance, because the devices do not exist before the controller has a driver, and modprobe
+    /// is called only once.
     fn controller(&mut self, above: &[&str], missing: Option<String>) {
         self.names.extend(above.iter().map(|&name| name.to_owned()));
         self.missing |= missing.is_some();
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_loaded_when_every_controller_has_a_driver() {
+    fn no_driver_is_loaded_if_every_controller_has_a_driver() {
         let devices = Devices::new();
         devices.on_pci("ahci", "0x010601", "0x8086", "0x2922");
         devices.drive("pci", "ahci");
@@ -188,13 +188,13 @@ mod tests {
         devices.drive("virtio", "virtio0");
         devices.on("scsi", "0:0:0:0", &[("type", "5")]);
         devices.drive("scsi", "0:0:0:0");
-        // A NIC, which cannot have a drive.
+        // A NIC needs no storage driver.
         devices.on_pci("virtio-net", "0x020000", "0x1af4", "0x1041");
         devices.on("virtio", "virtio1", &[("device", "0x0001"), ("modalias", "virtio:net")]);
         assert_eq!(devices.missing(), [""; 0]);
     }
 
-    /// Checks the names for a machine whose only controller has no driver.
+    /// Checks the names of the missing drivers on a machine whose only controller has no driver.
     fn loads(class: &str, vendor: &str, device: &str, names: &[&str]) {
         let devices = Devices::new();
         devices.on_pci("alias", class, vendor, device);

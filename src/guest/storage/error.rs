@@ -12,7 +12,7 @@ use crate::drive::ReadError;
 pub enum SearchError {
     /// The process has no permission to read a device.
     Permission {
-        /// Path such as `/dev/vdb`.
+        /// Path of the device, such as `/dev/vdb`.
         device: PathBuf,
         /// Error of the system call.
         source: io::Error,
@@ -26,28 +26,28 @@ pub enum SearchError {
     },
     /// The only config drive is broken.
     Unreadable {
-        /// Path such as `/dev/vdb`.
+        /// Path of the broken drive, such as `/dev/vdb`.
         device: PathBuf,
         /// Error of reading the drive.
         source: ReadError,
     },
     /// The only config drive belongs to another machine.
     OtherMachine {
-        /// Path such as `/dev/vdb`.
+        /// Path of that drive, such as `/dev/vdb`.
         device: PathBuf,
-        /// Uuid on the drive, as written there.
+        /// Uuid from the metadata of the drive.
         uuid: String,
         /// Uuid from the firmware, in lower case.
         own: String,
     },
     /// Several drives are equally good, and their network documents differ.
     Ambiguous {
-        /// Paths such as `/dev/vdb`, sorted.
+        /// Paths of the drives, such as `/dev/vdb`, sorted.
         devices: Vec<PathBuf>,
     },
     /// The path from the command line is not a drive.
     NoDrive {
-        /// The given path.
+        /// The path from the command line.
         path: PathBuf,
     },
 }

@@ -1,4 +1,4 @@
-//! Mounts a drive for a read.
+//! Mounts a drive to read its files.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -12,7 +12,7 @@ use crate::drive::directory::Directory;
 use crate::drive::{ConfigDrive, FileSystem, ReadError};
 use crate::guest::system::System;
 
-/// A mounted drive. It is unmounted when the value is dropped.
+/// A mounted drive, which is unmounted when the value is dropped.
 pub(super) struct MountedDrive<'a> {
     system: &'a dyn System,
     log: &'a Logger,
@@ -40,7 +40,8 @@ pub(super) fn reason_to_mount(read: &Result<Option<ConfigDrive>, ReadError>) -> 
 // === impl MountedDrive ===
 
 impl<'a> MountedDrive<'a> {
-    /// Mounts a device, such as `/dev/vdb` below a root, at a new directory that no other run uses.
+    /// Mounts a device, such as `/dev/vdb`, at a new directory below a root. The directory name contains the process
+    /// id, so no other run uses the directory.
     pub(super) fn mount(
         system: &'a dyn System,
         log: &'a Logger,

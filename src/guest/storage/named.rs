@@ -23,8 +23,8 @@ pub struct NamedDrive {
     pub meta_data: MetaData,
 }
 
-/// Reads the drive that a person named: a directory, an image, or a device. A device is not mounted, and its label may
-/// be any string.
+/// Reads the drive that a person named: a directory, an image, or a device. A device is not mounted. The label of an
+/// image or a device is not checked.
 ///
 /// # Errors
 ///

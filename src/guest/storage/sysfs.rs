@@ -34,7 +34,7 @@ pub(super) fn device_path(name: &str) -> PathBuf {
 
 impl Sysfs<'_> {
     pub(super) fn has(&self, path: &str) -> bool {
-        // A driver is a link, so the link itself is checked.
+        // The entry of a driver is a symbolic link. Only the link must exist, not its target.
         !matches!(fs::symlink_metadata(self.root.join(path)), Err(e) if e.kind() == ErrorKind::NotFound)
     }
 
@@ -75,7 +75,8 @@ impl Sysfs<'_> {
         Ok(names)
     }
 
-    /// Whether a device is read before the others. A partition is part of a device that may be large.
+    /// Whether a device is read before the larger devices. This is never so for a partition, which is part of a device
+    /// that may be large.
     pub(super) fn is_small(&self, name: &str) -> bool {
         let is_partition = self.has(&format!("{BLOCK_DEVICES}/{name}/partition"));
         !is_partition && self.sectors(name).is_none_or(|sectors| sectors <= SMALL)

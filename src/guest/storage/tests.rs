@@ -1,4 +1,5 @@
-//! Tests which drive a search chooses, how the drive is read, and what is logged, on a machine in a directory.
+//! Tests of which drive a search chooses, how the drive is read, and what is logged. A directory stands for the
+//! machine.
 
 use std::fmt;
 use std::fs;
@@ -29,7 +30,7 @@ struct FakeMachine {
     any_drive: bool,
 }
 
-/// Result of a search. `Found` cannot be compared, because it may have an error.
+/// Result of a search. `Found` may contain an error, so its values cannot be compared.
 #[derive(Debug, Eq, PartialEq)]
 struct Answer {
     device: String,
@@ -42,7 +43,7 @@ struct Answer {
 }
 
 impl FakeMachine {
-    /// Makes a machine on KubeVirt with this uuid and no device. Its kernel mounts nothing.
+    /// Makes a machine on KubeVirt with this uuid and no device. The kernel of the machine mounts nothing.
     fn new(uuid: Option<&str>) -> Self {
         Self::unmountable(uuid, Errno::EBUSY)
     }
@@ -53,7 +54,8 @@ impl FakeMachine {
         machine
     }
 
-    /// Calls `happens` with the number of the sleep each time the search sleeps.
+    /// Makes a machine whose clock moves only during a sleep. `happens` is called after each sleep, with the number of
+    /// the sleep.
     fn with_clock(uuid: Option<&str>, mut happens: impl FnMut(&Path, u64) + Send + 'static) -> Self {
         let mut machine = Self::without_sleep(uuid);
         let clock = Arc::new(Mutex::new((Duration::from_secs(7), 0)));
@@ -221,7 +223,7 @@ fn device(root: &Path, name: &str, content: impl AsRef<[u8]>) {
 
 // === drives ===
 
-/// An image as `KubeVirt` makes it.
+/// An image as KubeVirt makes it, with this uuid and this network document.
 fn config_2(uuid: &str, network: &str) -> Vec<u8> {
     let uuid = if uuid.is_empty() { String::new() } else { format!(r#","uuid":"{uuid}""#) };
     let meta_data = format!(r#"{{"instance_id":"worker-0.clusters"{uuid}}}"#);
@@ -259,7 +261,7 @@ fn torn() -> Vec<u8> {
 // === which drive ===
 
 #[test]
-fn the_machines_own_drive_is_used_at_once() {
+fn the_own_drive_of_the_machine_is_used_without_a_wait() {
     let mut machine = FakeMachine::without_sleep(Some(&OWN.to_uppercase()));
     machine.refuse(Errno::EBUSY);
     machine.on_pci("0x010601", "0x8086", "0x2922", "pci:ahci");
@@ -271,7 +273,7 @@ fn the_machines_own_drive_is_used_at_once() {
 }
 
 #[test]
-fn a_late_drive_is_waited_for() {
+fn the_search_waits_for_a_drive_that_appears_late() {
     let image = config_2(OWN, "{}");
     let mut machine = FakeMachine::with_clock(Some(OWN), move |root, nth| {
         if nth == 3 {
@@ -318,7 +320,7 @@ fn a_device_that_is_listed_before_it_can_be_opened_is_examined_again() {
 }
 
 #[test]
-fn a_medium_may_come_late() {
+fn a_medium_that_is_inserted_late_is_read() {
     let image = config_2(OWN, "{}");
     let mut machine = FakeMachine::with_clock(Some(OWN), move |root, nth| {
         if nth == 2 {
@@ -345,7 +347,7 @@ fn a_device_that_fails_does_not_end_the_search() {
     assert_eq!(machine.lines()[0], line);
 }
 
-/// A device that can be opened and whose reads fail with EIO, because nothing is mapped there.
+/// Adds a device that can be opened, but whose reads fail with EIO: nothing is mapped at the start of `/proc/self/mem`.
 fn failing_device(root: &Path, name: &str) {
     file(root, &format!("sys/class/block/{name}/size"), "2048\n");
     fs::create_dir_all(root.join("dev")).unwrap();
@@ -353,7 +355,7 @@ fn failing_device(root: &Path, name: &str) {
 }
 
 #[test]
-fn a_failing_device_may_be_the_machines_own_drive_so_it_is_an_error() {
+fn a_failing_device_is_an_error_because_it_may_be_the_own_drive_of_the_machine() {
     let expected = format!("reading /dev/sda: {}", io::Error::from(Errno::EIO));
     let machine = FakeMachine::new(Some(OWN));
     failing_device(machine.root.path(), "sda");
@@ -363,7 +365,7 @@ fn a_failing_device_may_be_the_machines_own_drive_so_it_is_an_error() {
 }
 
 #[test]
-fn a_drive_that_is_pulled_out_while_it_is_read_is_an_error_unless_it_comes_back() {
+fn a_drive_that_is_removed_during_the_read_is_an_error_unless_it_appears_again() {
     let gone = |root: &Path| {
         fs::remove_dir_all(root.join("sys/class/block/vdb")).unwrap();
         fs::remove_file(root.join("dev/vdb")).unwrap();
@@ -398,7 +400,7 @@ fn the_wait_ends_after_one_more_scan_if_the_clock_jumps() {
         let clock = Arc::new(Mutex::new(Duration::ZERO));
         let (read, root, image) = (clock.clone(), machine.root.clone(), image.clone());
         machine.system.expect_now().returning(move || *read.lock().unwrap());
-        // The clock of a machine that was halted for a year.
+        // The clock jumps by a year, as on a machine that was halted for a year.
         machine.system.expect_sleep().times(1).returning(move |_| {
             *clock.lock().unwrap() += Duration::from_secs(365 * 24 * 3600);
             if comes {
@@ -411,7 +413,7 @@ fn the_wait_ends_after_one_more_scan_if_the_clock_jumps() {
 }
 
 #[test]
-fn the_machines_own_drive_is_preferred_to_an_earlier_drive_of_a_clone() {
+fn the_own_drive_is_preferred_to_the_earlier_drive_of_a_clone() {
     let (own, clone) = (config_2(OWN, "own"), config_2(OTHER, "clone"));
     let mut machine = FakeMachine::with_clock(Some(OWN), move |root, nth| {
         if nth == 4 {
@@ -424,7 +426,7 @@ fn the_machines_own_drive_is_preferred_to_an_earlier_drive_of_a_clone() {
 }
 
 #[test]
-fn the_machines_own_drive_takes_precedence_over_a_conflicting_drive() {
+fn the_own_drive_is_preferred_to_a_drive_without_a_uuid_and_with_another_network() {
     let machine = FakeMachine::new(Some(OWN));
     machine.device("sda", config_2("", "without"));
     machine.device("vdb", config_2(OWN, "own"));
@@ -432,7 +434,7 @@ fn the_machines_own_drive_takes_precedence_over_a_conflicting_drive() {
 }
 
 #[test]
-fn another_machines_drive_is_an_error() {
+fn the_drive_of_another_machine_is_an_error() {
     let machine = FakeMachine::new(Some(OWN));
     machine.device("vdb", config_2(OTHER, "{}"));
     let expected = format!(
@@ -443,10 +445,11 @@ fn another_machines_drive_is_an_error() {
     assert_eq!(machine.lines(), [""; 0]);
 }
 
-/// Uuid as libvirt makes it: version 4.
+/// A uuid of version 4, as libvirt makes it.
 const RANDOM: &str = "6aa1c2f8-39e5-4b71-8d0f-2c5f3b8f7d10";
 
-/// KubeVirt gives such a machine two random uuids, one for the firmware and one for the drive.
+/// A VirtualMachineInstance without `spec.domain.firmware` has two random uuids: one in the firmware, and another on
+/// the drive.
 #[test]
 fn the_only_drive_of_a_virtual_machine_instance_without_firmware_is_used() {
     for serial in [None, Some("\n"), Some(" \n")] {
@@ -475,9 +478,9 @@ fn on_a_machine_with_a_random_uuid_drives_that_disagree_are_an_error() {
     assert_eq!(machine.error(), expected);
 }
 
-/// A user may set the uuid of a VirtualMachineInstance to any uuid. Then KubeVirt writes it on the drive, too.
+/// A user can set any uuid for the firmware of a VirtualMachineInstance. KubeVirt writes this uuid on the drive, too.
 #[test]
-fn a_random_uuid_still_finds_the_machines_own_drive() {
+fn a_drive_with_the_random_uuid_of_the_machine_is_its_own_drive() {
     let machine = FakeMachine::new(Some(RANDOM));
     machine.device("sr0", config_2(OTHER, "other"));
     machine.device("vdb", config_2(RANDOM, "own"));
@@ -485,7 +488,7 @@ fn a_random_uuid_still_finds_the_machines_own_drive() {
 }
 
 #[test]
-fn the_drive_of_another_machine_is_an_error_if_this_one_has_a_random_uuid_and_a_serial_number() {
+fn another_uuid_is_an_error_if_the_machine_has_a_random_uuid_and_a_serial_number() {
     let machine = FakeMachine::new(Some(RANDOM));
     machine.file("sys/class/dmi/id/product_serial", "4be3\n");
     machine.device("vdb", config_2(OTHER, "{}"));
@@ -523,7 +526,7 @@ fn a_partition_of_any_size_is_read_after_small_drives() {
 }
 
 #[test]
-fn a_large_drive_may_be_the_machines_own() {
+fn a_large_drive_with_the_uuid_of_the_machine_is_used() {
     let mut machine = FakeMachine::without_sleep(Some(OWN));
     machine.refuse(Errno::EBUSY);
     machine.device("sda", config_2(OWN, "{}"));
@@ -553,7 +556,7 @@ fn the_log_explains_why_each_other_drive_was_not_used() {
 }
 
 #[test]
-fn another_machines_drive_is_used_last_and_only_with_any_drive() {
+fn the_drive_of_another_machine_is_used_last_and_only_with_any_drive() {
     let mut machine = FakeMachine::new(Some(OWN));
     machine.any_drive = true;
     machine.device("vdb", config_2(OTHER, "{}"));
@@ -564,7 +567,7 @@ fn another_machines_drive_is_used_last_and_only_with_any_drive() {
 }
 
 #[test]
-fn if_the_machine_or_the_drive_has_no_uuid_the_shape_decides() {
+fn if_the_machine_or_the_drive_has_no_uuid_the_shape_of_the_drive_decides() {
     let other = [("openstack/latest/meta_data.json", "{}"), ("openstack/2018-08-27/network_data.json", "")];
     for (uuid, drive) in [(Some(OWN), ""), (None, OWN), (Some("00000000-0000-0000-0000-000000000000"), OWN)] {
         let machine = FakeMachine::new(uuid);
@@ -575,7 +578,7 @@ fn if_the_machine_or_the_drive_has_no_uuid_the_shape_decides() {
 }
 
 #[test]
-fn drives_with_the_same_content_count_as_one() {
+fn drives_with_the_same_network_count_as_one_drive() {
     let machine = FakeMachine::new(None);
     machine.device("vdb", config_2("", "{}"));
     machine.device("sr0", config_2(OTHER, "{}"));
@@ -608,7 +611,7 @@ fn drives_that_disagree_are_an_error() {
 }
 
 #[test]
-fn conflicting_drives_do_not_matter_once_the_machines_own_drive_appears() {
+fn drives_that_disagree_do_not_matter_after_the_own_drive_has_appeared() {
     let own = config_2(OWN, "own");
     let mut machine = FakeMachine::with_clock(Some(OWN), move |root, nth| {
         if nth == 2 {
@@ -633,7 +636,7 @@ fn two_drives_with_the_uuid_of_the_machine_are_an_error_at_once_if_they_disagree
 }
 
 #[test]
-fn labels_are_read_in_any_case() {
+fn the_label_of_a_drive_can_be_in_upper_or_lower_case() {
     let machine = FakeMachine::new(Some(OWN));
     let meta_data = format!(r#"{{"instance-id":"{OWN}","local-hostname":"worker-0"}}"#);
     machine.device("vdb", image("CIDATA", &[("meta-data", &meta_data)]));
@@ -647,7 +650,7 @@ fn labels_are_read_in_any_case() {
 }
 
 #[test]
-fn a_drive_without_a_layout_is_a_drive_without_configuration() {
+fn a_drive_without_a_known_layout_is_used_and_has_no_network() {
     let machine = FakeMachine::new(Some(OWN));
     machine.device("vdb", image("config-2", &[("user-data", "")]));
     let expected = Answer { layout: None, network: None, ..answer("/dev/vdb", "", "", 0, Why::Label) };
@@ -714,7 +717,7 @@ fn a_broken_drive_alone_is_an_error_with_its_cause() {
 }
 
 #[test]
-fn a_broken_drive_may_be_the_machines_own_so_another_machines_drive_is_not_used() {
+fn a_broken_drive_is_reported_instead_of_the_drive_of_another_machine() {
     let machine = FakeMachine::new(Some(OWN));
     machine.device("sda", config_2(OTHER, "{}"));
     machine.device("vdb", torn());
@@ -722,7 +725,7 @@ fn a_broken_drive_may_be_the_machines_own_so_another_machines_drive_is_not_used(
 }
 
 #[test]
-fn a_missing_permission_is_an_error_of_its_own() {
+fn a_missing_permission_has_its_own_error() {
     let source = io::Error::from(Errno::EACCES);
     let error = SearchError::Permission { device: PathBuf::from("/dev/vdb"), source };
     let expected = "/dev/vdb: not allowed to read the device, expected to be run as root: \
@@ -786,7 +789,7 @@ fn a_drive_of_another_shape_does_not_identify_the_platform() {
 
 // === reading ===
 
-/// Makes a machine that mounts one drive with these files, once.
+/// Makes a machine with one broken drive, which the kernel mounts once, with these files.
 fn mounting(files: &'static [(&'static str, &'static str)], unmounts: fn(&Path) -> io::Result<()>) -> FakeMachine {
     mounting_instead_of(torn(), files, unmounts)
 }
@@ -882,10 +885,10 @@ fn a_drive_that_is_read_in_process_is_not_mounted() {
 }
 
 #[test]
-fn if_no_reader_can_read_a_drive_our_readers_error_is_reported() {
+fn if_neither_reader_can_read_a_drive_the_error_of_our_own_reader_is_reported() {
     let mut machine = FakeMachine::with_clock(Some(OWN), |_, _| {});
     machine.device("vdb", torn());
-    // The directory is removed, so the mounted drive cannot be opened.
+    // The stand-in for the mount removes the directory, so the mounted drive cannot be opened.
     machine.system.expect_mount_read_only().returning(|_, _, at| fs::remove_dir(at));
     machine.system.expect_unmount().returning(|_| Ok(()));
     assert_eq!(machine.error(), "reading config drive /dev/vdb: invalid block size of the volume, expected 2048 bytes");
@@ -904,7 +907,7 @@ fn a_drive_that_cannot_be_unmounted_is_still_used() {
 }
 
 #[test]
-fn a_drive_is_read_once_however_long_the_search_takes() {
+fn a_drive_is_read_only_once_during_a_search() {
     // The drive belongs to another machine, so the search goes on.
     let mut machine = mounting(
         &[("meta-data", r#"{"instance-id":"11111111-2222-3333-4444-555555555555"}"#), ("network-config", "{}")],
@@ -952,7 +955,7 @@ fn drivers_are_loaded_for_a_device_that_appears_late() {
 }
 
 #[test]
-fn a_drive_without_a_matching_uuid_waits_for_the_missing_drivers() {
+fn missing_drivers_are_loaded_before_a_drive_without_a_uuid_is_used() {
     let mut machine = FakeMachine::with_clock(Some(OWN), |_, _| panic!("slept"));
     machine.refuse(Errno::EBUSY);
     machine.device("vdb", config_2("", "without"));
@@ -1003,7 +1006,7 @@ fn given(path: &Path) -> Result<(Option<String>, Layout, Option<String>), String
 }
 
 #[test]
-fn a_path_may_be_a_directory_or_an_image_with_any_label() {
+fn a_named_path_can_be_a_directory_or_an_image_with_any_label() {
     let root = tempfile::tempdir().unwrap();
     file(root.path(), "drive/meta-data", format!(r#"{{"instance-id":"{OWN}"}}"#));
     assert_eq!(given(&root.path().join("drive")), Ok((None, Layout::NoCloud, Some(OWN.to_owned()))));
@@ -1014,7 +1017,7 @@ fn a_path_may_be_a_directory_or_an_image_with_any_label() {
 }
 
 #[test]
-fn a_path_that_is_not_a_drive_is_an_error_with_the_expectation() {
+fn the_error_about_a_path_that_is_no_drive_names_the_expectation() {
     let root = tempfile::tempdir().unwrap();
     fs::create_dir(root.path().join("directory")).unwrap();
     file(root.path(), "file", "network:\n");
@@ -1029,7 +1032,7 @@ fn a_path_that_is_not_a_drive_is_an_error_with_the_expectation() {
 }
 
 #[test]
-fn a_missing_path_and_a_broken_image_have_a_cause() {
+fn the_errors_for_a_missing_path_and_for_a_broken_image_name_the_cause() {
     let root = tempfile::tempdir().unwrap();
     let missing = root.path().join("missing");
     let expected = format!("reading {}: No such file or directory (os error 2)", missing.display());

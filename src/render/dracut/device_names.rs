@@ -1,4 +1,4 @@
-//! Assigns one name to each device for all arguments.
+//! Chooses how the arguments identify each device: by its MAC address or by a name.
 //!
 //! If the document has the MAC address of a NIC, every argument identifies the NIC by this address: the name that the
 //! kernel gives the NIC is not known. But `vlan=` and a bond's `primary` accept only names, and NetworkManager makes
@@ -16,8 +16,8 @@ use crate::network::{InterfaceName, Link, LinkIndex, LinkKind, NetworkConfig, Ni
 use crate::render::{Device, Taken, name_vlans};
 
 pub(super) struct DeviceNames {
-    /// How every argument identifies each link: by name, except that a NIC with a MAC address has a name only if an
-    /// argument needs one.
+    /// How every argument identifies each link. A NIC with a known MAC address has a name only if an argument needs a
+    /// name.
     pub(super) devices: Vec<Device>,
     /// NICs that get a name from `ifname=`, in the order of the document.
     pub(super) ties: Vec<(InterfaceName, MacAddr)>,
@@ -71,15 +71,15 @@ impl DeviceNames {
     }
 }
 
-/// Reports whether a NIC can get this name. Two kinds of names are refused: a name that the kernel itself assigns,
-/// because another NIC may get it, and a name that begins with `ib`, because NetworkManager treats such a NIC as
-/// InfiniBand.
+/// Returns whether `ifname=` may give a NIC this name. Two kinds of names are refused: names that the kernel itself
+/// assigns, because another NIC may get the name, and names that begin with `ib`, because NetworkManager treats such a
+/// NIC as InfiniBand.
 fn may_be_given(name: &InterfaceName) -> bool {
     !name.is_kernels_own() && !name.as_str().starts_with("ib")
 }
 
-/// Reports whether the link needs an `rd.route=`. Every route needs one, except that the gateway of a static address is
-/// in `ip=`.
+/// Returns whether the link needs an `rd.route=`. Every route needs this argument, except a default route with a
+/// gateway in a family with a static address: `ip=` has this gateway.
 fn has_route_argument(link: &Link) -> bool {
     link.routes.iter().any(|route| {
         let ipv4 = route.destination().is_ipv4();

@@ -30,7 +30,7 @@ pub enum Karg {
         ports: Vec<Device>,
         /// Options with the kernel's names and values; the first is `mode`.
         options: Vec<(&'static str, String)>,
-        /// In bytes.
+        /// MTU of the bond, in bytes.
         mtu: Option<Mtu>,
     },
     /// Makes a bridge.
@@ -55,7 +55,7 @@ pub enum Karg {
         device: Device,
         /// How the link gets further addresses.
         method: Method,
-        /// In bytes.
+        /// MTU of the link, in bytes.
         mtu: Option<Mtu>,
         /// MAC address to set on the link instead of its own.
         mac_address: Option<MacAddr>,
@@ -97,8 +97,7 @@ pub enum Method {
     LegacyLink6,
     /// Both families are dynamic, and at least one must succeed.
     DhcpDhcp6,
-    /// DHCPv6 only if no server answers to DHCPv4. The argument is the same string as for `DhcpDhcp6`, and
-    /// network-legacy interprets the string in this way.
+    /// DHCPv4, and DHCPv6 only if no DHCPv4 server answers. network-legacy reads the string `dhcp,dhcp6` in this way.
     DhcpElseDhcp6,
 }
 
@@ -174,7 +173,7 @@ impl fmt::Display for Karg {
 impl fmt::Display for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            // The brackets are necessary: colons separate the fields.
+            // The brackets are necessary, because colons separate the fields of an argument.
             Self::MacAddress(mac_address) => write!(f, "[{}]", Pairs(*mac_address, b':')),
             Self::Name(name) => name.fmt(f),
             Self::Any => Ok(()),
@@ -185,7 +184,8 @@ impl fmt::Display for Device {
 impl fmt::Display for AsPort<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            // With dashes: brackets make NetworkManager 1.42 lose the second member and the mode.
+            // The pairs have dashes between them: with brackets, NetworkManager 1.42 loses the second member and the
+            // mode of a bond.
             Device::MacAddress(mac_address) => Pairs(*mac_address, b'-').fmt(f),
             Device::Name(name) => name.fmt(f),
             Device::Any => Ok(()),
@@ -196,7 +196,7 @@ impl fmt::Display for AsPort<'_> {
 impl fmt::Display for Method {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            // Never `static`: NetworkManager takes `static` for `auto`, and network-legacy stops the boot.
+            // The word is never `static`: NetworkManager reads `static` as `auto`, and network-legacy stops the boot.
             Self::None => "none",
             Self::Off => "off",
             Self::On => "on",

@@ -36,8 +36,9 @@ impl Ipv6Method {
             None if ipv6.link_local == Some(true) => Self::LinkLocal,
             None if ipv6.link_local == Some(false) => Self::Disabled,
             None if !link.ipv4.is_used() => Self::Disabled,
-            // `Ignore` would accept router advertisements. It also does not count as a family that succeeds: without
-            // such a family, NetworkManager removes the static IPv4 addresses when no DHCP server answers.
+            // `Ignore` would accept router advertisements. With `Ignore`, IPv6 also does not count as a family that
+            // succeeded: if neither family succeeds, NetworkManager removes the static IPv4 addresses when no DHCP
+            // server answers.
             None if !with_routers || link.ipv4.dhcp && !link.ipv4.addresses.is_empty() => Self::LinkLocal,
             None => Self::Ignore,
         }

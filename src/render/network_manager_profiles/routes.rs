@@ -12,8 +12,8 @@ use crate::render::text::Text;
 
 const NO_ADDRESS: &str = "its link has no address of its family";
 
-/// A routing rule in a keyfile, with its priority. NetworkManager ignores a rule without a priority, and reads the type of service
-/// as a hexadecimal number.
+/// A routing rule and its priority, written as in a keyfile. NetworkManager ignores a rule without a priority, and
+/// reads the type of service as a hexadecimal number.
 struct Rule<'r>(&'r RoutingRule, u32);
 
 // === impl Render ===

@@ -1,4 +1,5 @@
-//! Exact profiles for each kind of network. `tests/network_manager.rs` checks how NetworkManager interprets them.
+//! Tests of the exact profiles for each kind of network. `tests/network_manager.rs` checks how NetworkManager
+//! interprets these profiles.
 
 use super::*;
 use crate::network::{BondMode, InterfaceName, Ipv6Dynamic, Route, RoutingRule};
@@ -87,7 +88,7 @@ fn routing_rules_without_a_priority_come_before_the_main_table_in_the_order_of_t
 }
 
 #[test]
-fn a_nic_without_addresses_has_a_profile_that_keeps_it_quiet() {
+fn a_nic_without_addresses_has_a_profile_that_disables_both_families() {
     let (_, profiles, _) = rendered(vec![nic(1)]);
     let expected = "[connection]\nid=50-glowplug-0000-52-54-00-12-34-01\ntype=ethernet\nautoconnect-priority=100\n\
                     autoconnect-retries=1\n\n[ethernet]\nmac-address=52:54:00:12:34:01\n\n[ipv4]\nmethod=disabled\n\n\
@@ -96,7 +97,7 @@ fn a_nic_without_addresses_has_a_profile_that_keeps_it_quiet() {
 }
 
 #[test]
-fn a_pattern_excludes_nics_with_a_profile_of_their_own() {
+fn the_profile_of_a_pattern_excludes_each_nic_that_has_its_own_profile() {
     let links = vec![
         pattern(&["en*", "eth?"], &["virtio_net"]),
         pattern(&[], &["veth"]),
@@ -119,7 +120,7 @@ fn a_pattern_excludes_nics_with_a_profile_of_their_own() {
 }
 
 #[test]
-fn an_earlier_pattern_is_preferred_after_any_number_of_nics() {
+fn an_earlier_pattern_has_a_higher_priority_and_at_most_99_patterns_are_accepted() {
     let mut links: Vec<Link> = (0..200).map(nic).collect();
     links.extend((0..99).map(|_| pattern(&["en*"], &[])));
     let (_, profiles, diagnostics) = rendered(links.clone());
@@ -135,7 +136,7 @@ fn an_earlier_pattern_is_preferred_after_any_number_of_nics() {
 }
 
 #[test]
-fn a_pattern_without_other_nics_excludes_none() {
+fn a_pattern_in_a_document_without_other_nics_excludes_no_nic() {
     let (_, profiles, _) = rendered(vec![pattern(&["en*"], &[])]);
     let expected = "[connection]\nid=50-glowplug-0000-any-nic\ntype=ethernet\nautoconnect-priority=99\n\
                     autoconnect-retries=1\nmulti-connect=3\n\n[match]\ninterface-name=en*;\n\n\
@@ -144,7 +145,7 @@ fn a_pattern_without_other_nics_excludes_none() {
 }
 
 #[test]
-fn a_bond_is_referred_to_by_its_uuid_and_its_primary_member_has_a_name() {
+fn profiles_refer_to_a_bond_by_its_uuid_and_the_primary_member_has_a_name() {
     let mut options = BondOptions::new(BondMode::ActiveBackup);
     options.set_primary(Some(LinkIndex(1)));
     let bond = LinkKind::Bond { name: name("bond0"), ports: vec![LinkIndex(0), LinkIndex(1)], options };
@@ -173,7 +174,7 @@ fn name_servers_need_a_link_with_addresses_of_their_family() {
 }
 
 #[test]
-fn a_network_under_two_names_has_a_warning() {
+fn an_interface_under_two_names_causes_a_warning() {
     let named = |text: &str| {
         let mut link = with_ipv4(link(LinkKind::Nic(Nic::Name(name(text)))), "10.0.0.5/24");
         let gateway = Some("10.0.0.1".parse().unwrap());
@@ -187,7 +188,7 @@ fn a_network_under_two_names_has_a_warning() {
 }
 
 #[test]
-fn each_ipv6_method_follows_from_what_the_document_states() {
+fn the_ipv6_method_follows_from_the_settings_of_the_link() {
     let method = |change: &dyn Fn(&mut Link)| {
         let mut link = nic(1);
         change(&mut link);
@@ -197,7 +198,7 @@ fn each_ipv6_method_follows_from_what_the_document_states() {
     assert_eq!(method(&|_| {}), "disabled");
     assert_eq!(method(&|link| ipv4(link)), "ignore");
     assert_eq!(method(&|link| link.ipv4.dhcp = true), "ignore");
-    // A failure of DHCP would remove the static address.
+    // With `ignore`, a failure of DHCP would remove the static address.
     assert_eq!(method(&|link| (ipv4(link), link.ipv4.dhcp = true).1), "link-local");
     assert_eq!(method(&|link| (ipv4(link), link.ipv6.accept_ra = Some(false)).1), "link-local");
     assert_eq!(method(&|link| (ipv4(link), link.ipv6.link_local = Some(false)).1), "disabled");
@@ -213,7 +214,7 @@ fn each_ipv6_method_follows_from_what_the_document_states() {
 }
 
 #[test]
-fn a_uuid_is_the_same_in_every_document_and_a_second_entry_of_a_nic_gets_another_uuid() {
+fn a_nic_has_the_same_uuid_in_every_document_and_its_second_entry_has_another_uuid() {
     let uuids = |links: Vec<Link>| {
         let config = NetworkConfig::new(links).unwrap();
         let files = render(&config, &mut Diagnostics::default()).files;

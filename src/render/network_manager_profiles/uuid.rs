@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Namespace of the names of profiles. The UUIDs of profiles are part of the interface, so this number never changes.
+/// Namespace of the names of profiles. This number must not change, because users may refer to a profile by its UUID.
 pub(super) const NAMESPACE: [u8; 16] = 0x71c8_9cdc_a1ee_4d7a_8aa7_8be4_8d7e_dbb8_u128.to_be_bytes();
 
 /// A UUID.
@@ -79,11 +79,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_of_every_length_around_a_block_have_the_right_hash() {
+    fn messages_around_the_length_of_a_block_have_the_same_hash_as_with_sha1sum() {
         let hex = |message: &str| sha1(message.as_bytes()).map(|byte| format!("{byte:02x}")).concat();
         assert_eq!(hex(""), "da39a3ee5e6b4b0d3255bfef95601890afd80709");
         assert_eq!(hex("abc"), "a9993e364706816aba3e25717850c26c9cd0d89d");
-        // From `sha1sum`.
+        // The expected hashes are from `sha1sum`.
         for (length, expected) in [
             (55, "c1c8bbdc22796e28c0e15163d20899b65621d65a"),
             (56, "c2db330f6083854c99d4b5bfb6e8f29f201be699"),
@@ -96,9 +96,9 @@ mod tests {
         }
     }
 
-    /// The example of RFC 9562.
+    /// The name and the UUID are the example of RFC 9562.
     #[test]
-    fn a_name_has_the_uuid_of_the_standard() {
+    fn the_example_of_rfc_9562_has_the_expected_uuid() {
         let of_dns = 0x6ba7_b810_9dad_11d1_80b4_00c0_4fd4_30c8_u128.to_be_bytes();
         assert_eq!(Uuid::of(of_dns, "www.example.com").to_string(), "2ed6657d-e927-568b-95e1-2665a8aea6a2");
     }

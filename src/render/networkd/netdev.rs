@@ -23,7 +23,7 @@ const BOND_OPTIONS: &[(&str, &str, &str)] = &[
     ("lp_interval", "LearnPacketIntervalSec", ""),
     ("miimon", "MIIMonitorSec", "ms"),
     ("min_links", "MinLinks", ""),
-    // The kernel has one number for these two options.
+    // The kernel stores one number for these two options.
     ("num_grat_arp", "GratuitousARP", ""),
     ("num_unsol_na", "GratuitousARP", ""),
     ("packets_per_slave", "PacketsPerSlave", ""),
@@ -51,14 +51,15 @@ pub(super) fn bond(text: &mut Text, options: &BondOptions, diagnostics: &mut Dia
             Some((_, key, unit)) if !UNKNOWN.contains(&(option.name, option.value.as_str())) => {
                 text.line(key, &format_args!("{}{unit}", option.value));
             }
-            // The kernel's default, so the option is not needed.
+            // This value is the kernel's default, so no line is needed.
             None if option.name == "use_carrier" && option.value == "1" => {}
             _ => ignore(&options.path, option.name, &option.value, diagnostics),
         }
     }
     let asks = options.get("arp_interval").is_some_and(|interval| interval != "0");
     if options.get("miimon").is_none() && !asks {
-        // NetworkManager's default. With the kernel's default, 0, the bond never detects a failed member.
+        // 100 ms is the default of NetworkManager. With the kernel's default, 0, the bond never detects a failed
+        // member.
         text.line("MIIMonitorSec", &"100ms");
     }
     for (at, target) in options.arp_ip_target.iter().enumerate() {

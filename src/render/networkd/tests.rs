@@ -1,4 +1,4 @@
-//! Exact files for each kind of network. `tests/networkd.rs` checks how networkd interprets them.
+//! Tests of the exact files for each kind of network. `tests/networkd.rs` checks how networkd interprets these files.
 
 use pnet_base::MacAddr;
 
@@ -81,13 +81,13 @@ fn a_nic_gets_the_name_from_the_document_unless_the_kernel_may_assign_it() {
 }
 
 #[test]
-fn only_one_of_two_nics_gets_the_name_that_both_request() {
+fn of_two_nics_that_request_the_same_name_only_one_gets_the_name() {
     let (_, diagnostics) = rendered(vec![nic_with_name(1, "lan0"), nic_with_name(2, "lan0")]);
     assert_eq!(diagnostics, [not_given("lan0")]);
 }
 
 #[test]
-fn a_bond_has_the_mac_address_of_its_first_member_and_monitors_its_members() {
+fn a_bond_has_the_mac_address_of_its_first_member_and_monitors_the_carrier_of_its_members() {
     let mut options = BondOptions::new(BondMode::ActiveBackup);
     options.set("updelay", "400").unwrap();
     options.primary = Some(LinkIndex(1));
@@ -108,7 +108,7 @@ fn a_bond_has_the_mac_address_of_its_first_member_and_monitors_its_members() {
 }
 
 #[test]
-fn a_bridge_over_a_named_nic_keeps_the_mac_address_from_the_kernel() {
+fn a_bridge_over_a_nic_identified_by_name_keeps_the_mac_address_of_the_kernel() {
     let nic = link(LinkKind::Nic(Nic::Name(name("eno1"))));
     let bridge = LinkKind::Bridge { name: name("br0"), ports: vec![LinkIndex(0)], options: BridgeOptions::default() };
     let (files, _) = rendered(vec![nic, link(bridge)]);
@@ -131,7 +131,7 @@ fn a_vlan_is_named_as_the_document_requests_or_after_its_parent() {
 }
 
 #[test]
-fn an_impossible_vlan_name_is_reported() {
+fn a_vlan_name_that_is_taken_or_assigned_by_the_kernel_is_reported() {
     let vlan = |id: i64, requested: &str| {
         let id = VlanId::try_from(id).unwrap();
         link(LinkKind::Vlan { name: Some(name(requested)), parent: LinkIndex(0), id })
@@ -185,7 +185,7 @@ fn a_route_of_a_family_without_an_address_is_ignored_with_a_warning() {
 }
 
 #[test]
-fn a_routing_rule_has_a_section() {
+fn each_routing_rule_has_its_own_section() {
     let mut link = with_ipv4(nic(1), "10.0.0.5/24", None);
     let mut rule = RoutingRule::new("10.0.0.5/32".parse().ok(), "192.0.2.0/24".parse().ok()).unwrap();
     (rule.table, rule.priority, rule.mark, rule.type_of_service) = (Some(7), Some(5), Some(255), Some(16));

@@ -20,14 +20,14 @@ pub(super) enum Refusal {
     /// A record of the machine has an address that does not fit, or cannot be read.
     Record(String),
     BeingDeleted,
-    /// Another program chooses the addresses of this pool, and no record has one for the machine.
+    /// Another program chooses the addresses of this pool, and no record has an address of the machine.
     OtherProgram(String),
 }
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            // The text of the enhancement comes first, because people and programs search for it.
+            // The text from the OpenShift enhancement comes first, because people and programs search for this text.
             Self::Claim(error @ ClaimError::Exhausted { pool, family, .. }) => {
                 write!(f, "{error}: pool {pool}, {family}")
             }
@@ -52,7 +52,7 @@ impl fmt::Display for Refusal {
 }
 
 impl Refusal {
-    /// Whether such machines are normal in a list, so that the refusal is no error.
+    /// Whether the refusal is normal for some machines of a list, so that it does not count as an error.
     pub(super) fn is_usual(&self) -> bool {
         matches!(self, Self::OtherNodePool(_) | Self::AnotherNodePool(..) | Self::BeingDeleted)
     }

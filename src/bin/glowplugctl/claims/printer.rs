@@ -46,7 +46,7 @@ struct Refused {
     error: String,
     /// Whether the reason is a pool without a free address.
     exhausted: bool,
-    /// The exhausted pool.
+    /// Name of the exhausted pool.
     pool: Option<String>,
     /// The family without a free address in the pool.
     family: Option<String>,
@@ -56,13 +56,13 @@ pub(super) struct Printer {
     pub(super) format: Format,
     pub(super) json: bool,
     pub(super) template: Template,
-    /// Pools by name.
+    /// The pools of the claims, by name.
     pub(super) pools: BTreeMap<String, Pool>,
     pub(super) mac_addresses: BTreeMap<InterfaceName, MacAddr>,
 }
 
 impl Printer {
-    /// Prints the allocations. Returns whether some of them could not be printed.
+    /// Prints the allocations. Returns whether some allocations could not be printed.
     pub(super) fn print(&self, claims: &[claim::Claim], outcomes: &[Outcome]) -> Result<bool> {
         if self.json {
             let refused = claims.iter().zip(outcomes).filter_map(|(claim, outcome)| {
@@ -86,7 +86,7 @@ impl Printer {
         }
         let (mut lines, mut is_odd) = (String::new(), false);
         for (claim, outcome) in claims.iter().zip(outcomes) {
-            // An empty line for a machine without addresses, so that each line matches its machine.
+            // A machine without addresses gets an empty line, so that each line matches its machine.
             if let Ok(allocations) = outcome {
                 match self.line(claim, allocations) {
                     Ok(line) => lines.push_str(&line),
@@ -140,7 +140,7 @@ impl Printer {
         })
     }
 
-    /// The network of each interface of a machine.
+    /// Returns the network name of each interface of a machine.
     fn networks(&self, claim: &claim::Claim) -> BTreeMap<InterfaceName, String> {
         pools_of(claim, &self.pools).into_iter().map(|pool| (pool.interface(), pool.network().to_owned())).collect()
     }
@@ -166,7 +166,7 @@ impl Printer {
         };
         let pools = claims.iter().map(|claim| claim.requests.iter().map(|request| request.pool.as_str()).collect());
         let pools: BTreeSet<Vec<&str>> = pools.filter(|pools: &Vec<&str>| !pools.is_empty()).collect();
-        // The same warning applies to every machine, of which there may be many.
+        // Each warning is printed only once: it applies to every machine, and a list can have many machines.
         let mut warnings = Vec::new();
         for pools in pools {
             let pools: Vec<&Pool> = pools.into_iter().filter_map(|name| self.pools.get(name)).collect();
@@ -181,7 +181,7 @@ impl Printer {
         Ok(())
     }
 
-    /// The document of a machine, in the format that is printed.
+    /// Returns the document of a machine, in the format of the output.
     fn document(&self, pools: &[&Pool], allocations: &[Allocation]) -> Result<Document> {
         let grants = allocations.iter().map(|allocation| self.grant(pools, allocation)).collect::<Result<Vec<_>>>()?;
         let document = self.template.expand(&grants)?;
@@ -203,7 +203,7 @@ impl Printer {
     }
 }
 
-/// The pools of a claim.
+/// Returns the pools of a claim.
 pub(super) fn pools_of<'p>(claim: &claim::Claim, by_name: &'p BTreeMap<String, Pool>) -> Vec<&'p Pool> {
     claim.requests.iter().filter_map(|request| by_name.get(&request.pool)).collect()
 }

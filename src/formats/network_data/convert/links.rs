@@ -1,4 +1,4 @@
-//! Converts `links`: chooses the links that the machine needs, and determines the kind of each.
+//! Converts `links`: chooses the links that the machine needs, and determines the kind of each chosen link.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -82,9 +82,9 @@ impl<'d> Converter<'d, '_> {
             }
             self.model.push(path);
         }
-        // The NICs without a network come last. They are in the model because a network program may use DHCP on a NIC
-        // that it does not know. An entry is left out if it has no MAC address, which the schema requires, if it has
-        // another mistake, or if it describes a NIC that is already chosen.
+        // The NICs without a network come last. These NICs are in the model because a network program may use DHCP on a
+        // NIC without a configuration. An entry is left out if it lacks the MAC address that the schema requires, has
+        // another mistake, or describes a NIC that is already chosen.
         self.needed = self.origin.len();
         for (index, link) in document.links.iter().enumerate() {
             let next = LinkIndex(self.origin.len());
@@ -128,8 +128,8 @@ impl<'d> Converter<'d, '_> {
             }
             let path = LINKS.index(index).path();
             let id = link.id.as_ref().map_or_else(|| path.clone(), Scalar::to_string);
-            // The error has been reported and the document will be rejected. A placeholder lets the other links be
-            // checked, too.
+            // The error has been reported, and the document will be rejected. A placeholder allows a check of the other
+            // links.
             let kind = kind.unwrap_or(LinkKind::Nic(Nic::MacAddress { mac_address: MacAddr::zero(), name: None }));
             let (mtu, cloned_mac_address) = (self.mtus[index], self.cloned_mac_address(index, link));
             let without_addresses = document.networks.is_empty() || at >= self.needed;
@@ -298,7 +298,8 @@ impl<'d> Converter<'d, '_> {
         Ok(LinkKind::Vlan { name, parent: parent.ok_or(())?, id: id? })
     }
 
-    /// The MAC address to set on a bond or a VLAN. `None` also for an invalid address, which has been reported.
+    /// The MAC address to set on a bond or a VLAN. `None` if there is no address, or an invalid address that has
+    /// already been reported.
     fn cloned_mac_address(&mut self, index: usize, link: &Link) -> Option<MacAddr> {
         let (name, written) = match self.kinds[index] {
             LinkType::Nic => return None,

@@ -11,7 +11,8 @@ impl Converter<'_, '_> {
     pub(super) fn read_networks(&mut self) {
         let mut routes = Vec::new();
         let (mut unknown, mut lost) = (Vec::new(), Vec::new());
-        // For each link, whether one of its networks could not be read. Such a link may need more than is known.
+        // For each link, whether one of its networks could not be read. Such a link may have further addresses that are
+        // not known.
         let mut unsure = vec![false; self.links.len()];
         for (index, network) in self.document.networks.iter().enumerate() {
             // An empty entry has been reported already by the reader.
@@ -68,8 +69,8 @@ impl Converter<'_, '_> {
                     routes.extend(own_routes.into_iter().map(|route| (link, route)));
                     unsure[link.0] |= !is_sure;
                 }
-                // As in cloud-init, a network without its link is dropped with all its settings. Its name servers were
-                // read only to report mistakes in them.
+                // As in cloud-init, a network without its link is dropped with all its settings. The name servers of
+                // such a network were read only to report mistakes.
                 None => {
                     self.dns.nameservers.truncate(words.0);
                     self.dns.search.truncate(words.1);
@@ -78,7 +79,7 @@ impl Converter<'_, '_> {
         }
         let has_addresses = self.links.iter().any(network::Link::has_addresses);
         for (index, method, (problem, expected)) in lost {
-            // An error, since a machine without its static address is unreachable, and a network of unknown type may
+            // This is an error: a machine without its static address is unreachable, and a network of unknown type may
             // have a static address. A missing dynamic address is only a warning if the machine has other addresses.
             let is_dynamic = matches!(method, Method::Dhcp4 | Method::Dynamic6(_));
             let severity = if is_dynamic && has_addresses { Severity::Warning } else { Severity::Error };
@@ -105,7 +106,8 @@ impl Converter<'_, '_> {
         }
     }
 
-    /// The link of a network in the model; or the problem and the expectation.
+    /// Returns the link of a network in the model. If there is no such link, returns the problem and the expectation
+    /// for a diagnostic.
     fn link_of(&self, network: &Network) -> Result<LinkIndex, (&'static str, String)> {
         let Some(link) = self.find(network.link.as_ref()).and_then(|link| self.model[link]) else {
             return Err(("unknown link", LINK_EXPECTED.to_owned()));

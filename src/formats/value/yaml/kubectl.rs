@@ -1,11 +1,12 @@
-//! Reads scalars without quotes as kubectl does: by version 2 of go-yaml, which `sigs.k8s.io/yaml` uses.
+//! Reads scalars without quotes in the same way as kubectl, whose parser is version 2 of go-yaml (through
+//! `sigs.k8s.io/yaml`).
 //!
-//! The rules are those of YAML 1.1, with the numbers of Go. Numbers to base 60 and times are strings. The table of the tests has
-//! what kubectl 1.32 prints.
+//! The rules are those of YAML 1.1, with the number formats of Go; numbers to base 60 and times are strings. The table
+//! in the tests has the output of kubectl 1.32.
 
 use crate::formats::value::Value;
 
-/// The value of a scalar. `None`: JSON does not have the number, so kubectl refuses the file.
+/// The value of a scalar. `None` for a number that JSON cannot express, such as infinity: kubectl refuses such a file.
 pub(super) fn scalar(text: &str) -> Option<Value> {
     Some(match text {
         "" | "~" | "null" | "Null" | "NULL" => Value::Null,
@@ -39,7 +40,7 @@ fn number(text: &str) -> Option<Value> {
     }
 }
 
-/// A whole number with the prefixes of Go: `0x`, `0o` or `0`, and `0b`.
+/// Parses a whole number, with or without a prefix of Go: `0x`, `0o` or `0`, and `0b`.
 fn integer(text: &str) -> Option<Value> {
     let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
     let (digits, radix) = match unsigned.as_bytes() {
@@ -62,7 +63,8 @@ fn integer(text: &str) -> Option<Value> {
     }
 }
 
-/// A number with a fraction or an exponent. A number beyond the range of floats is a string.
+/// Parses a number with a fraction or an exponent. `None` for a number beyond the range of floats, which kubectl reads
+/// as a string.
 fn float(text: &str) -> Option<Value> {
     let is_decimal = text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'.' | b'e' | b'E' | b'+' | b'-'));
     let number = text.parse::<f64>().ok().filter(|number| is_decimal && number.is_finite());
@@ -73,15 +75,16 @@ fn float(text: &str) -> Option<Value> {
 mod tests {
     use crate::formats::value::parse_documents;
 
-    /// What the reader makes of a document, as JSON.
+    /// Reads the documents of a file, and returns them as JSON.
     fn read(document: &str) -> Result<String, String> {
         let documents = parse_documents(document.as_bytes()).map_err(|diagnostic| diagnostic.to_string())?;
         Ok(documents.iter().map(|value| serde_json::to_string(value).unwrap()).collect())
     }
 
-    /// Each scalar, and what `kubectl annotate --local -o json` of version 1.32 prints.
+    /// Each row has scalars, and the value that `kubectl annotate --local -o json` of version 1.32 prints for each of
+    /// them.
     #[test]
-    fn a_scalar_means_what_kubectl_reads() {
+    fn a_scalar_has_the_same_value_as_in_kubectl() {
         for (scalars, json) in [
             ("y Y yes Yes YES true True TRUE on On ON", "true"),
             ("n N no No NO false False FALSE off Off OFF", "false"),
@@ -115,12 +118,12 @@ mod tests {
     }
 
     #[test]
-    fn quotes_and_a_tag_make_a_string() {
+    fn a_scalar_with_quotes_or_with_the_tag_str_is_a_string() {
         assert_eq!(read("a: ['y', \"0x5dc\", !!str 017, !!str ~]"), Ok(r#"{"a":["y","0x5dc","017","~"]}"#.to_owned()));
     }
 
     #[test]
-    fn a_key_is_the_string_that_json_has_for_its_value() {
+    fn a_boolean_or_a_number_as_a_key_becomes_its_string_in_json() {
         let keys = r#"{"true":1,"false":1,"1500":1,"on":1,"1.50":1,"role":1,"_1":1,"2.50":1}"#.to_owned();
         let document = "y: 1\noff: 1\n0x5dc: 1\n'on': 1\n'1.50': 1\nrole: 1\n_1: 1\n!!str 2.50: 1\n";
         assert_eq!(read(document), Ok(keys));
@@ -139,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tag_that_may_change_a_value_is_refused() {
+    fn a_tag_that_could_change_a_value_is_refused() {
         assert_eq!(read("a: !!map {b: !!seq [!!str 1]}"), Ok(r#"{"a":{"b":["1"]}}"#.to_owned()));
         for (value, tag, expected) in [
             ("!!int '5'", "!int", "str"),
@@ -157,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_merge_that_kubectl_reads_in_another_way_is_refused() {
+    fn a_merge_that_kubectl_would_read_in_another_way_is_refused() {
         let of = |members: &str| read(&format!("a: &x {{b: 1, c: 2}}\nd: {{{members}}}\n"));
         assert_eq!(of("<<: *x, c: 3, e: 4"), Ok(r#"{"a":{"b":1,"c":2},"d":{"b":1,"c":3,"e":4}}"#.to_owned()));
         assert_eq!(of("e: 4, <<: *x"), Ok(r#"{"a":{"b":1,"c":2},"d":{"b":1,"c":2,"e":4}}"#.to_owned()));
@@ -169,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_json_does_not_have_is_refused() {
+    fn a_number_that_json_cannot_express_is_refused() {
         let expected = "expected a finite number, or quotes around a string";
         for text in [".inf", "-.Inf", "+.INF", ".nan", ".NaN"] {
             assert_eq!(read(&format!("a: {text}")), Err(format!("line 1 column 4: not in JSON {text:?}, {expected}")));
