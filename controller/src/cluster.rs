@@ -1,4 +1,4 @@
-//! What every part needs of an API server: objects, watches, requests, events and the client.
+//! Access to an API server for all parts: objects, watches, requests, events and the client.
 
 pub(crate) mod backoff;
 pub mod client;

@@ -1,4 +1,4 @@
-//! What `kubectl glowplug` says about pools and machines. Only `adopt --apply` changes an object.
+//! Answers of `kubectl glowplug` about pools and machines. Only `adopt --apply` changes an object.
 //!
 //! | module | contents |
 //! |---|---|
@@ -19,8 +19,8 @@
 //! | [`mod@write`] | changes of objects |
 //! | [`text`] | tables, JSON, and the colour of heads |
 //!
-//! The commands call the same functions as the controller, its webhooks and `glowplugctl`. The plugin itself decides only which machines
-//! need a decision of a person, and what `adopt` writes.
+//! The commands call the same functions as the controller, its webhooks and `glowplugctl`. The plugin itself decides
+//! only which machines need a decision of a person, and what `adopt` writes.
 
 pub mod adopt;
 pub mod audit;

@@ -2,7 +2,7 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | [`cluster`] | what every part needs of an API server: objects, watches, requests, events, the client |
+//! | [`cluster`] | access to an API server for all parts: objects, watches, requests, events, the client |
 //! | [`kinds`] | the kinds of objects: pools, leases, machines, claims |
 //! | [`ledger`] | the ledger of the library in lease objects, and the thread that allocates and records addresses |
 //! | [`pools`] | which pools allocate addresses and which machines they serve; their conditions; pools of NodePools |
@@ -12,9 +12,9 @@
 //! | [`reports`] | reservations of the addresses that running guests report |
 //! | [`webhook`] | admission of pools and machines |
 //! | [`machines`] | machines of KubeVirt: what each VirtualMachine needs |
-//! | [`explain`] | what `kubectl glowplug` says about pools and machines |
+//! | [`explain`] | answers of `kubectl glowplug` about pools and machines |
 //! | [`program`] | options, start and stop, leader election, definitions, probes |
-//! | [`serve`], [`metrics`], `repeated` | HTTP and TLS servers; metrics for Prometheus; lines of the log about a repeated cause |
+//! | [`serve`], [`metrics`], `repeated` | HTTP and TLS servers; metrics for Prometheus; log lines for repeated causes |
 //!
 //! The tests run against an API server in the test process (`make test-controller`) and against a real API server
 //! (`make test-cluster`).

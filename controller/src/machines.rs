@@ -1,8 +1,9 @@
 //! Serves the machines of KubeVirt: creates a Secret with network data for each VirtualMachine that a pool selects.
 //!
-//! Watches fill an index of objects. When a machine may need a change, its name gets a pass. A pass decides the next
-//! request, sends the request, and decides again. The module stays correct while two leaders run at the same time: the
-//! API server rejects a second lease or Secret of the same name, and a write to an outdated version of an object.
+//! Watches fill an index of objects. When a machine may need a change, a pass for its name decides the next request,
+//! sends the request, and decides again, see [`crate::passes`]. The module stays correct while two leaders run at the
+//! same time: the API server rejects a second lease or Secret of the same name, and a write to an outdated version of
+//! an object.
 //!
 //! At the start, the registry first adopts all addresses that objects record and guests report. Only then does the
 //! registry allocate addresses: it processes the outstanding claims together with those of Cluster API, in the order of
@@ -57,10 +58,11 @@ use crate::repeated::Repeated;
 // === impl Machines ===
 
 impl Machines {
-    /// Serves machines until the future is dropped. Calls `is_ready` after the claims of the machines that existed at
-    /// the start are processed.
+    /// Serves machines until the future is dropped. Calls `is_ready` after the outstanding claims of the machines that
+    /// existed at the start are processed.
     ///
-    /// `pools` reports each change of the pools after the registry has it. `served` reports the machines with new addresses.
+    /// `pools` sends the pools after each change, as soon as the registry has them. `served` sends each machine that
+    /// has got new addresses.
     pub async fn run(
         &self,
         pools: watch::Receiver<Option<OpenPools>>,
@@ -129,8 +131,8 @@ impl provider::Work for Work<'_> {
         let mut records = self.index().inventory(objects);
         let last = self.index().take_followers(&mut records);
         self.rebuild(records).await?;
-        // Records are adopted before reports, because a report never becomes a lease. Records that count less than a report are adopted
-        // last.
+        // Records are adopted before the reports of guests, because a record can become a lease and a report cannot.
+        // The records in `last` count less than reports, so they are adopted after the reports.
         self.machines.reports.settle().await?;
         if !last.records.is_empty() {
             self.rebuild(last).await?;
@@ -139,7 +141,7 @@ impl provider::Work for Work<'_> {
     }
 
     async fn adopt_found(&self) -> Result<(), Error> {
-        // A pass adopts the records that it finds.
+        // Nothing is left to adopt: each pass adopts the records that it finds.
         Ok(())
     }
 
@@ -148,7 +150,7 @@ impl provider::Work for Work<'_> {
     }
 
     fn names(&self, before: &BTreeSet<Machine>, holders: &BTreeSet<Machine>) -> Vec<(Key, Duration)> {
-        // The names of the changed objects are not needed here: every name gets a pass.
+        // Every name gets a pass, so the names that `end_adoption` returns are not needed.
         self.index().end_adoption();
         self.names_at_the_start(before, holders)
     }

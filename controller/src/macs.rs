@@ -1,13 +1,14 @@
-//! Allocates MAC addresses of pools to VirtualMachines, and reports addresses that two guests have.
+//! Allocates MAC addresses of pools to VirtualMachines, and reports addresses that two guests use.
 //!
-//! Only the leader does this. The webhook puts a label into the template of a VirtualMachine that a pool serves. With this
-//! label, the API server refuses the instance until every interface has a MAC address. Meanwhile the leader stores a lease
-//! for each address, and then writes the addresses into the VirtualMachine. The `plan` decides; this module makes the
-//! requests.
+//! Only the leader does this. The webhook puts a label into the template of a VirtualMachine that a pool serves.
+//! Because of this label, the API server refuses the instance until every interface has a MAC address. Meanwhile, the
+//! leader stores a lease for each address, and then writes the addresses into the VirtualMachine. The module `plan`
+//! decides, and this module makes the requests.
 //!
-//! The ledger of IP addresses cannot hold MAC addresses: it allocates one address of each family to the interface of a pool, and a machine
-//! needs one MAC address for each of its interfaces. A MAC address has no network, gateway or prefix length either. So MAC addresses have
-//! leases of the same kind with the same rules, but this module allocates the lowest free address itself.
+//! The ledger of IP addresses cannot hold MAC addresses. It allocates one address of each family to the interface that
+//! a pool names, but a machine needs one MAC address for each of its interfaces, and a MAC address has no network,
+//! gateway or prefix length. Therefore MAC addresses have leases of the same kind and with the same rules, but this
+//! module itself allocates the lowest free address.
 
 mod free;
 mod machine;
@@ -54,12 +55,12 @@ use crate::repeated::Repeated;
 
 /// Largest number of concurrent writes.
 const IN_FLIGHT: usize = 32;
-/// Pauses after failures.
+/// Pauses after a failed decision or request.
 const PAUSES: BackOff = BackOff::new(Duration::from_secs(1), Duration::from_secs(30));
-/// Shortest pause before a decision.
+/// Shortest pause between the first change and the decision about it.
 const BETWEEN: Duration = Duration::from_millis(50);
-/// Ratio of the pause before a decision to the duration of the last decision. A decision looks at every machine. With tens of thousands of
-/// machines, one decision for each change would be too slow.
+/// Ratio of the pause before a decision to the duration of the last decision. Each decision looks at every machine, so
+/// with tens of thousands of machines, one decision for each change would take too much time.
 const RATIO: u32 = 9;
 
 /// Sends VirtualMachines, instances, and the leases of MAC addresses to [`Macs`]. Other parts of the leader watch these objects.
@@ -76,15 +77,15 @@ pub struct Macs {
     objects: Objects,
     /// Duration of the last decision.
     took: Duration,
-    /// Whether the VirtualMachines and instances are listed.
+    /// Whether the lists of VirtualMachines and instances are complete.
     has_machines: bool,
-    /// The leases that are known to exist.
+    /// The names of the leases that are known to exist.
     leases: Known,
-    /// Whether the pools and the leases are listed.
+    /// Whether the lists of pools and of leases are complete.
     is_listed: [bool; 2],
-    /// The last reported reason for which each machine waits.
+    /// For each waiting machine, the reason that was last reported.
     waiting: BTreeMap<Key, (&'static str, String)>,
-    /// The last reported collisions.
+    /// For each address with a collision, the machines that were last reported.
     collisions: BTreeMap<MacAddr, BTreeSet<Key>>,
     namespaces: watch::Sender<Option<BTreeSet<String>>>,
 }
@@ -94,7 +95,7 @@ pub struct Macs {
 enum Fact {
     /// The lists of all machines begin.
     Restart,
-    /// All machines are listed.
+    /// The lists of all machines are complete.
     Listed,
     Vm(Key, u64, Box<Vm>),
     Guest(Key, u64, Box<Guest>),
@@ -111,19 +112,19 @@ enum Input {
 
 /// Result of a decision and its requests.
 enum Pass {
-    /// The known objects have changed, so another decision may be different.
+    /// The known objects have changed, so another decision may differ.
     Changed,
-    /// A request had no effect: the API server has other objects, which the watches report later.
+    /// A request had no effect, because the API server has newer objects. The watches report these objects later.
     Behind,
     Done,
 }
 
-/// What a request changed.
+/// What a request has changed or read.
 enum Outcome {
     Vm(Object),
     Lease(Object),
     LeaseGone(String),
-    /// The read objects of the machine of a lease.
+    /// The VirtualMachine and the instance that a lease names, as they were read. `None`: the object does not exist.
     Machine(Box<[Option<Object>; 2]>),
     Nothing,
 }
@@ -166,7 +167,7 @@ impl Observer {
     }
 
     fn send(&self, fact: Fact) {
-        // The task ends only together with the leader.
+        // Sending fails only after the leader has ended.
         let _ = self.0.send(fact);
     }
 }
@@ -174,7 +175,7 @@ impl Observer {
 // === impl Macs ===
 
 impl Macs {
-    /// Creates the task, with the observer that must receive the machines.
+    /// Creates the task, and the observer to which other parts of the leader must send machines and leases.
     #[must_use]
     pub fn new(client: Client, metrics: Arc<Metrics>, scope: Scope) -> (Self, Observer) {
         let (sender, facts) = mpsc::unbounded_channel();
@@ -196,20 +197,20 @@ impl Macs {
         (macs, Observer(sender))
     }
 
-    /// The namespaces of the machines that pools serve. `None`: the pools are not listed yet.
+    /// The namespaces of the machines that pools serve. `None`: the list of pools is not complete yet.
     #[must_use]
     pub fn namespaces(&self) -> watch::Receiver<Option<BTreeSet<String>>> {
         self.namespaces.subscribe()
     }
 
-    /// Allocates addresses until the future is dropped.
+    /// Allocates MAC addresses until the future is dropped.
     pub async fn run(mut self) -> Infallible {
         let facts = std::mem::replace(&mut self.facts, mpsc::unbounded_channel().1);
         let facts = stream::unfold(facts, async |mut facts| facts.recv().await.map(|fact| (Input::Fact(fact), facts)));
         let pools = changes(Api::all_with(self.client.clone(), &ApiResource::erase::<MACPool>(&()))).map(Input::Pool);
         let mut inputs: BoxStream<'_, Input> = stream::select(facts.chain(stream::pending()), pools).boxed();
         let (mut is_due, mut pauses, lines) = (false, PAUSES, Repeated::default());
-        // Time of the next pass.
+        // Earliest time of the next pass.
         let mut next = Instant::now();
         loop {
             tokio::select! {
@@ -226,7 +227,7 @@ impl Macs {
             while is_due && is_ready && self.has_everything() {
                 match self.pass().await {
                     Ok(Pass::Changed) => {}
-                    // Another pass follows after a pause.
+                    // The next pass follows after a pause.
                     Ok(Pass::Behind) => {
                         pauses.reset();
                         next = Instant::now() + pauses.pause();
@@ -251,12 +252,12 @@ impl Macs {
         }
     }
 
-    /// Whether all objects are known that a decision needs.
+    /// Whether all objects that a decision needs are known.
     fn has_everything(&self) -> bool {
         self.has_machines && self.is_listed == [true; 2]
     }
 
-    /// Stores a change. Returns whether a decision may change.
+    /// Stores a change. Returns whether the change may affect a decision.
     fn learn(&mut self, input: Input) -> bool {
         let objects = &mut self.objects;
         match input {
@@ -299,7 +300,7 @@ impl Macs {
         true
     }
 
-    /// Decides, and makes the requests.
+    /// Makes a decision and its requests.
     async fn pass(&mut self) -> Result<Pass, Error> {
         let began = Instant::now();
         let plan = self.objects.plan(Timestamp::now());
@@ -396,8 +397,9 @@ impl Macs {
         }
     }
 
-    /// Writes addresses into a VirtualMachine. The user's tools own its interfaces, so the webhook writes the addresses, and the
-    /// leader writes them only if no webhook answers. Each patch is stored only for the version from which it was made.
+    /// Writes addresses into a VirtualMachine. The user's tools own the interfaces, so the webhook should write the
+    /// addresses. The leader writes them only if no webhook answers. The API server stores each patch only for the
+    /// version from which the patch was made.
     async fn assign(&self, key: &Key, request: Value, mut patch: Value) -> Result<(Outcome, bool), Error> {
         let tested = patch[0]["value"].as_str().map(str::to_owned);
         let vm = match self.patch_vm(key, &Patch::Merge(request), tested).await? {
@@ -413,8 +415,8 @@ impl Macs {
         self.patch_vm(key, &Patch::<Value>::Json(patch), version).await
     }
 
-    /// Patches a VirtualMachine, and returns whether the patch is stored. The patch must fail if the VirtualMachine has another
-    /// version than `tested`.
+    /// Patches a VirtualMachine. Returns whether the patch is stored. The patch must fail if the version of the
+    /// VirtualMachine is not `tested`.
     async fn patch_vm(
         &self,
         key: &Key,
@@ -435,7 +437,7 @@ impl Macs {
         }
     }
 
-    /// Stores a lease, or reads the lease that is stored instead.
+    /// Stores a lease. If another version is stored already, reads that version.
     async fn write(&self, address: MacAddr, version: Option<u64>, lease: &LeaseSpec) -> Result<Outcome, Error> {
         match self.store(address, version, lease).await? {
             Some(object) => Ok(Outcome::Lease(object)),
@@ -443,8 +445,8 @@ impl Macs {
         }
     }
 
-    /// Stores a lease. `version` is the stored version that is replaced. Returns `None` if the API server has another version: another
-    /// leader was faster, or the response to an earlier write was lost.
+    /// Stores a lease. `version` is the stored version that is replaced. Returns `None` if the API server has another
+    /// version: another leader was faster, or the response to an earlier write was lost.
     async fn store(&self, address: MacAddr, version: Option<u64>, lease: &LeaseSpec) -> Result<Option<Object>, Error> {
         let (leases, name) = (self.leases(), mac_lease_name(address));
         let mut object = Object::new(&name, &ApiResource::erase::<StaticIPLease>(&()), json!({"spec": lease}));
@@ -463,11 +465,12 @@ impl Macs {
         Ok(ask(self.leases().get_opt(&name)).await?.map_or(Outcome::LeaseGone(name), Outcome::Lease))
     }
 
-    /// Reads the machine of a lease, and releases the lease if the VirtualMachine is gone and no instance has the address.
+    /// Reads the machine that a lease names. Releases the lease if the VirtualMachine is gone and no instance has the
+    /// address.
     async fn prove(&self, address: MacAddr, version: u64, mut lease: LeaseSpec) -> Result<Outcome, Error> {
         let holder = &lease.holder;
         let api = |kind: ApiResource| Api::<Object>::namespaced_with(self.client.clone(), &holder.namespace, &kind);
-        // The VirtualMachine first: KubeVirt creates no instance for a VirtualMachine that is gone.
+        // The VirtualMachine is read first: once it is gone, KubeVirt creates no instance for it.
         let vm = ask(api(virtual_machines()).get_opt(&holder.name)).await?;
         let instance = ask(api(instances()).get_opt(&holder.name)).await?;
         let is_there = vm.as_ref().is_some_and(|vm| vm.metadata.uid.as_ref() == Some(&holder.uid));

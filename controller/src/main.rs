@@ -49,7 +49,7 @@ fn main() -> anyhow::Result<()> {
             let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
             let runtime = runtime.context("starting threads")?;
             let result = runtime.block_on(run::run(*options));
-            // A task that publishes the last events may still write lines of the log.
+            // A task that publishes the last events may still write log lines.
             runtime.shutdown_timeout(SHUTDOWN);
             if result.is_ok() {
                 tracing::info!("ended");
@@ -59,11 +59,11 @@ fn main() -> anyhow::Result<()> {
     }
 }
 
-/// Longest wait for the threads to end after the work has ended.
+/// Maximum time to wait for the threads after the work has ended.
 const SHUTDOWN: Duration = Duration::from_secs(1);
 
-/// Turns off the lines of crates about each failed request and each failed watch, because this program has lines of its own for them.
-/// RUST_LOG may set other levels.
+/// Silences crates that log each failed request and each failed watch, because this program logs these failures itself.
+/// RUST_LOG can set other levels.
 const QUIET: &str = "kube_client=off,kube_runtime=off";
 
 fn log(format: LogFormat) {

@@ -1,4 +1,4 @@
-//! Metrics for Prometheus.
+//! The metrics of the controller for Prometheus.
 
 mod process;
 
@@ -17,7 +17,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
-/// Histograms by two labels.
+/// Histograms that are distinguished by two labels.
 pub type Histograms = Family<[(&'static str, &'static str); 2], Histogram, fn() -> Histogram>;
 
 /// The metrics of the controller.
@@ -25,82 +25,85 @@ pub type Histograms = Family<[(&'static str, &'static str); 2], Histogram, fn() 
 pub struct Metrics {
     registry: Registry,
     leading: Gauge,
-    /// The metrics of the pools, as the library writes them. Empty while this replica does not lead. Locked while several metrics
-    /// change together, and while they are written.
+    /// The text of the metrics of pools, as the library writes it. Empty while this replica does not lead. The lock is
+    /// held while several metrics change together, and while the metrics are written.
     pools: Mutex<String>,
     duplicate_records: Gauge,
-    /// `glowplug_unreadable_leases`: leases that cannot be read, by `addresses`: `ip` or `mac`.
+    /// `glowplug_unreadable_leases`: number of leases that cannot be read, by `addresses`: `ip` or `mac`.
     unreadable_leases: Family<[(&'static str, &'static str); 1], Gauge>,
     claims: Family<[(&'static str, &'static str); 1], Counter>,
-    /// `glowplug_mac_collisions`: number of running machines with one MAC address, by `mac`. Only addresses that at least
-    /// two machines have.
+    /// `glowplug_mac_collisions`: number of running machines that have the same MAC address, by `mac`. Has only
+    /// addresses of at least two machines.
     mac_collisions: Family<[(&'static str, String); 1], Gauge>,
-    /// `glowplug_macpool_addresses`: number of addresses of a MACPool, by `pool` and `state`: `free` or `used`.
+    /// `glowplug_macpool_addresses`: number of addresses of a MACPool, by `pool` and `state`. The state is `free` or
+    /// `used`.
     mac_pool_addresses: Family<[(&'static str, String); 2], Gauge>,
     /// `glowplug_macpool_waiting_machines`: number of machines that wait for an address of a MACPool, by `pool`.
     mac_pool_waiting: Family<[(&'static str, String); 1], Gauge>,
-    /// `glowplug_api_requests_total`: requests to the API server, by the labels `method` and `code`. `code` is `none` for a request
-    /// without an answer.
+    /// `glowplug_api_requests_total`: number of requests to the API server, by `method` and `code`. The code is `none`
+    /// for a request without an answer.
     api_requests: Family<[(&'static str, String); 2], Counter>,
-    /// `glowplug_queue_depth`: names and commands that wait for a free place, by `queue`.
+    /// `glowplug_queue_depth`: number of names or commands that wait to be processed, by `queue`.
     queue_depth: Family<[(&'static str, &'static str); 1], Gauge>,
-    /// `glowplug_passes_total`: ended passes, by `queue` and `result`: `done`, `waits` or `failed`.
+    /// `glowplug_passes_total`: number of ended passes, by `queue` and `result`. The result is `done`, `waits` or
+    /// `failed`.
     passes: Family<[(&'static str, &'static str); 2], Counter>,
-    /// `glowplug_standstill_seconds`: time for which the leader has worked on one command without recording anything. 0: there is
-    /// no command.
+    /// `glowplug_standstill_seconds`: time for which the leader has worked on one command without recording anything. 0
+    /// if there is no command.
     standstill_seconds: Gauge<f64, AtomicU64>,
-    /// `glowplug_certificate_expiry_timestamp_seconds`: when the certificate of the webhooks expires, in seconds since 1970. 0:
-    /// the certificate cannot be read.
+    /// `glowplug_certificate_expiry_timestamp_seconds`: time at which the certificate of the webhooks expires, in
+    /// seconds since 1970. 0 if the certificate cannot be read.
     certificate_expiry: Gauge,
-    /// `glowplug_allocation_seconds`: time from the creation of a claim to its condition `Ready`, or of a VirtualMachine to its
-    /// Secret. The API server stores the time of creation in whole seconds. A machine that is older than its pool is not counted.
+    /// `glowplug_allocation_seconds`: time from the creation of a claim to its condition `Ready`, or from the creation
+    /// of a VirtualMachine to its Secret. The API server stores the time of creation in whole seconds. A machine that
+    /// is older than its pool is not measured.
     pub allocation_seconds: Histogram,
-    /// `glowplug_rebuild_seconds`: time from the last election of this replica until it served claims.
+    /// `glowplug_rebuild_seconds`: time from the last election of this replica until the replica served claims.
     pub rebuild_seconds: Gauge<f64, AtomicU64>,
-    /// `glowplug_ledger_conflicts_total`: writes of leases that the API server rejected because another version was
-    /// stored.
+    /// `glowplug_ledger_conflicts_total`: number of writes of leases that the API server rejected because another
+    /// version was stored.
     pub ledger_conflicts: Counter,
-    /// `glowplug_ledger_write_seconds`: time of a write of a lease.
+    /// `glowplug_ledger_write_seconds`: duration of a write of a lease.
     pub ledger_write_seconds: Histogram,
-    /// `glowplug_webhook_seconds`: time of a webhook response, by the labels `webhook` and `result`.
+    /// `glowplug_webhook_seconds`: duration of a webhook response, by `webhook` and `result`.
     pub webhook_seconds: Histograms,
 }
 
 /// The metrics of one queue of passes.
 #[derive(Clone, Debug)]
 pub struct PassMetrics {
-    /// Names that wait for a free place.
+    /// Number of names that wait for their pass.
     pub depth: Gauge,
-    /// Passes after which nothing is left to do.
+    /// Number of passes after which nothing is left to do.
     pub done: Counter,
-    /// Passes for a name that waits, for example for an address.
+    /// Number of passes for a name that waits, for example for an address.
     pub waits: Counter,
-    /// Passes that are repeated because a request failed.
+    /// Number of passes that are repeated because a request failed.
     pub failed: Counter,
 }
 
 /// Values of the label `webhook`.
 const WEBHOOKS: [&str; 5] = ["pools", "machines", "machine-updates", "macs", "instances"];
-/// The queues of passes: see [`Metrics::passes`].
+/// Values of the label `queue` for queues of passes: see [`Metrics::passes`].
 const QUEUES: [&str; 4] = ["claims", "IPAMClaims", "machines", "neighbours"];
-/// The queue of the commands of the registry.
+/// Value of the label `queue` for the commands of the registry.
 const REGISTRY: &str = "registry";
 
-/// State of a `MACPool`.
+/// Counts of a `MACPool`.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct MacPoolCount {
-    /// Addresses that the pool can allocate.
+    /// Number of addresses that the pool can allocate.
     pub free: u64,
-    /// Addresses that a lease or a machine has.
+    /// Number of addresses that have a lease or that a machine uses.
     pub used: u64,
-    /// Machines that wait for an address of the pool.
+    /// Number of machines that wait for an address of the pool.
     pub waiting: u32,
 }
 
 // === impl Metrics ===
 
 impl Default for Metrics {
-    /// The metrics of a replica that does not lead.
+    /// Creates the metrics of a replica that does not lead.
     fn default() -> Self {
         let mut registry = Registry::with_prefix("glowplug");
         let build = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
@@ -115,7 +118,7 @@ impl Default for Metrics {
             drop(unreadable_leases.get_or_create(&[("addresses", addresses)]));
         }
         registry.register("unreadable_leases", "Leases that cannot be read", unreadable_leases.clone());
-        // From 1 ms to 9 minutes: a claim may wait for an address.
+        // The buckets reach from 1 ms to 9 minutes, because a claim may wait for an address.
         let allocation_seconds = Histogram::new(exponential_buckets(0.001, 2.0, 20));
         let help = "Time from the creation of a claim or VirtualMachine to its address";
         registry.register("allocation_seconds", help, allocation_seconds.clone());
@@ -123,7 +126,7 @@ impl Default for Metrics {
         let help = "Time from the last election of this replica until it served claims";
         registry.register("rebuild_seconds", help, rebuild_seconds.clone());
         let claims = Family::<_, Counter>::default();
-        // Each series begins with 0: Prometheus sees no increase if a series begins with its first event.
+        // Each series begins with 0: if a series begins with its first event, Prometheus sees no increase.
         for result in ["allocated", "exhausted", "refused"] {
             drop(claims.get_or_create(&[("result", result)]));
         }
@@ -193,7 +196,8 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Sets `glowplug_leading`: 1 while the replica leads, has finished its start, and the API server responds.
+    /// Sets `glowplug_leading`: 1 while the replica leads, has finished its start, and gets answers from the API
+    /// server.
     pub fn set_leading(&self, is_leading: bool) {
         self.leading.set(i64::from(is_leading));
     }
@@ -210,7 +214,7 @@ impl Metrics {
         self.claims.get_or_create(&[("result", result)]).inc();
     }
 
-    /// The metrics of the queue of passes with this name.
+    /// Returns the metrics of the queue of passes with this name.
     #[must_use]
     pub fn passes(&self, queue: &'static str) -> PassMetrics {
         let result = |result| self.passes.get_or_create_owned(&[("queue", queue), ("result", result)]);
@@ -222,26 +226,28 @@ impl Metrics {
         }
     }
 
-    /// Counts a request to the API server. `code` is the status code of the answer.
+    /// Counts a request to the API server. `code` is the status code of the answer. `None`: there was no answer.
     pub fn count_request(&self, method: &str, code: Option<u16>) {
         let code = code.map_or_else(|| "none".to_owned(), |code| code.to_string());
         self.api_requests.get_or_create(&[("method", method.to_owned()), ("code", code)]).inc();
     }
 
-    /// Sets the metrics of the registry of the leader: its waiting commands, and the time since its last progress.
+    /// Sets the metrics of the leader's registry: the number of its waiting commands, and the time since its last
+    /// progress.
     pub fn set_progress(&self, queued: usize, standstill: Duration) {
         let queued = i64::try_from(queued).unwrap_or(i64::MAX);
         self.queue_depth.get_or_create(&[("queue", REGISTRY)]).set(queued);
         self.standstill_seconds.set(standstill.as_secs_f64());
     }
 
-    /// Sets when the certificate of the webhooks expires, in seconds since 1970. 0: it cannot be read.
+    /// Sets the time at which the certificate of the webhooks expires, in seconds since 1970. 0: the certificate cannot
+    /// be read.
     pub fn set_certificate_expiry(&self, seconds: i64) {
         self.certificate_expiry.set(seconds);
     }
 
-    /// Sets the metrics of pools, in the format of [`glowplug::host::metrics::text`], and the numbers of addresses with two
-    /// users and of leases that cannot be read.
+    /// Sets the metrics of pools: `text` in the format of [`glowplug::host::metrics::text`], the number of addresses
+    /// with two users, and the number of leases that cannot be read.
     pub fn set_pools(&self, text: String, conflicts: usize, unreadable: usize) {
         self.duplicate_records.set(i64::try_from(conflicts).unwrap_or(i64::MAX));
         self.set_unreadable("ip", unreadable);
@@ -253,8 +259,8 @@ impl Metrics {
         self.unreadable_leases.get_or_create(&[("addresses", addresses)]).set(leases);
     }
 
-    /// Sets the metrics of MAC addresses: the number of running machines for each address that at least two of them have,
-    /// the counts of each valid `MACPool`, by its name, and the number of leases that cannot be read.
+    /// Sets the metrics of MAC addresses: for each address of at least two running machines, the number of these
+    /// machines; the counts of each valid `MACPool`, by name; and the number of leases that cannot be read.
     pub fn set_macs<'n>(
         &self,
         collisions: impl IntoIterator<Item = (MacAddr, usize)>,
@@ -284,7 +290,7 @@ impl Metrics {
     #[must_use]
     pub fn text(&self) -> String {
         let pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
-        // The metrics of the registry come last, because their text ends with `# EOF`.
+        // The metrics of `self.registry` come last, because their text ends with `# EOF`.
         let mut text = process::text(Path::new("/proc")) + &pools;
         // Writing to a `String` cannot fail.
         let _ = encode(&mut text, &self.registry);
@@ -292,7 +298,7 @@ impl Metrics {
     }
 }
 
-/// Buckets from 1 ms to 16 s.
+/// Creates a histogram with buckets from 1 ms to 16 s.
 fn seconds() -> Histogram {
     Histogram::new(exponential_buckets(0.001, 2.0, 15))
 }
@@ -301,7 +307,7 @@ fn seconds() -> Histogram {
 mod tests {
     use super::*;
 
-    /// The values of the metrics of MAC addresses, sorted.
+    /// The lines of the metrics of MAC addresses, sorted.
     fn macs(metrics: &Metrics) -> Vec<String> {
         let text = metrics.text();
         let mut lines: Vec<String> =
@@ -327,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn the_metrics_of_mac_addresses_are_replaced_as_a_whole() {
+    fn new_metrics_of_mac_addresses_replace_all_earlier_ones() {
         let metrics = Metrics::default();
         let count = MacPoolCount { free: 3, used: 1, waiting: 2 };
         metrics.set_macs([(MacAddr::new(2, 0, 0, 0, 0, 1), 2)], [("workers", count)], 0);

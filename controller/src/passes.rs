@@ -5,17 +5,17 @@
 //!
 //! 1. **Look**: read what the watches and the registry know about the name.
 //! 2. **Decide**: a pure function returns the next step, which is one request to the API server or to the registry.
-//! 3. **Request**: send it.
+//! 3. **Request**: send the request of the step.
 //! 4. **Note**: keep the response, look again, and decide again, until no step is left.
 //!
 //! A decision depends only on what exists now: objects, leases, and the responses in this pass. So a pass may end after
-//! any request, because of a crash, a failure or a lost election, and any leader may run it again from the beginning. Each
-//! step is safe to repeat and safe beside another leader: the API server rejects a second object of a name, and a change of
-//! an outdated version.
+//! any request, because of a crash, a failure or a lost election, and any leader may run it again from the beginning.
+//! Each step can be repeated, and can run while another leader runs: the API server rejects a second object of a name,
+//! and a change of an outdated version.
 //!
-//! A pass is bounded: it has at most [`LONGEST_PASS`] steps, and one more for each holder of an address that it must check.
-//! Each request has a time-out. A pass never waits for a change: a name that must wait ends its pass, and gets the next
-//! one when an object changes or after a pause, see [`Ended`].
+//! A pass is bounded: it has at most [`LONGEST_PASS`] steps, plus one step for each holder of an address that the pass
+//! must check. Each request has a time-out. A pass never waits for a change: if a name must wait, its pass ends. The
+//! name gets another pass when an object changes or after a pause, see [`Ended`].
 
 pub(crate) mod opening;
 pub(crate) mod provider;
@@ -45,9 +45,11 @@ use crate::repeated::Repeated;
 
 /// Maximum number of passes that run at the same time.
 pub(crate) const PASSES: usize = 64;
-/// Maximum number of steps in one pass. The pass of a machine has one more for each holder of an address that it must check.
+/// Maximum number of steps in one pass. The pass of a machine has one more step for each holder of an address that it
+/// must check.
 pub(crate) const LONGEST_PASS: usize = 32;
-/// Pause before the next pass for a name in the wait queue of the registry, which reports allocations.
+/// Pause before the next pass for a name in the wait queue of the registry. The pause is long, because the registry
+/// reports each allocation.
 const RETRY_QUEUED: Duration = Duration::from_secs(600);
 /// Shortest time between two updates of the metric of the queue's depth while [`PASSES`] passes run.
 const DEPTH_PERIOD: Duration = Duration::from_secs(1);
@@ -66,7 +68,7 @@ pub(crate) enum Error {
     Behind,
     /// The pass needs something that is missing now, such as random numbers. The text says what is missing.
     NotReady(String),
-    /// The pass still had a next request after [`LONGEST_PASS`] requests.
+    /// The pass still had a next step after the maximum number of steps, see [`LONGEST_PASS`].
     Endless,
 }
 
@@ -78,15 +80,16 @@ pub(crate) enum Ended {
     /// Nothing is left to do, as for [`Ended::Well`]. The name gets another pass after this pause, because no watch reports some of its
     /// objects.
     Check(Duration),
-    /// The name needs another pass after this pause, or when one of these addresses may be free.
+    /// The name needs another pass after this pause, or earlier if one of these addresses may be free.
     Again(Duration, Vec<IpAddr>),
     /// The name needs another pass after a pause that doubles with each such pass, because nothing reports the change for
     /// which it waits.
     Later,
-    /// The name waits: it needs another pass when one of its objects changes, when a pool of its networks changes, or when one of these
-    /// addresses may be free. Because not every change is reported, it also gets a pass after a pause, which grows to 5 minutes.
+    /// The name waits: it needs another pass when one of its objects changes, when a pool of its networks changes, or
+    /// when one of these addresses may be free. Not every change is reported, so the name also gets a pass after a
+    /// pause, which grows to 5 minutes.
     Waits(Vec<IpAddr>),
-    /// The next step is this claim. It must be processed together with other claims.
+    /// The pass has stopped before this claim. The claim must be processed together with other claims.
     BeforeClaim(Claim),
 }
 
@@ -97,16 +100,17 @@ pub(crate) enum Until {
     Claim,
 }
 
-/// Why the registry did not allocate or adopt in a pass.
+/// Reason why the registry did not allocate or adopt addresses in a pass.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Problem {
     /// The registry rejected the claim.
     Refused(ClaimError),
-    /// The registry did not adopt recorded addresses. The text is the reason. The addresses are those that another claimant has.
+    /// Recorded addresses were not adopted, or another object prevents a request. The text is the reason. The list has
+    /// the recorded addresses that were not adopted.
     Mismatch(String, Vec<IpAddr>),
 }
 
-/// Runs `start` until it succeeds.
+/// Runs `start` until it succeeds, with a pause after each failure.
 ///
 /// `what` names a served object in log messages. Example: `a machine`.
 pub(crate) async fn start<F>(what: &'static str, lines: &Repeated, start: impl Fn() -> F) -> Result<(), Stopped>
@@ -128,8 +132,8 @@ where
     }
 }
 
-/// Runs a pass for each of `names` until its claim. Returns the claims in the order of the names. A name whose pass
-/// fails has no claim here; it gets another pass later.
+/// Runs a pass for each of `names` up to its claim. Returns the claims in the order of the names. If the pass of a name
+/// fails, the result has no claim of this name, and the name gets another pass later.
 ///
 /// `what` names a served object in log messages. Example: `a machine`.
 pub(crate) async fn claims<F>(
@@ -257,12 +261,12 @@ pub(crate) fn each_message<'a, T: 'a>(
 // === impl Ended ===
 
 impl Ended {
-    /// The result of a pass for a name that still waits: in the queue of the registry, because of `problem`, or for another
-    /// reason.
+    /// Returns the result of a pass for a name that still waits: in the wait queue of the registry, because of
+    /// `problem`, or for another reason.
     pub(crate) fn waiting(is_queued: bool, problem: Option<&Problem>, now: Timestamp) -> Self {
         match problem {
             _ if is_queued => Self::Again(RETRY_QUEUED, Vec::new()),
-            // A person may delete the lease before the delay ends.
+            // The address may be free before the delay ends, because a person may delete the lease.
             Some(problem @ Problem::Refused(ClaimError::ReuseDelay { until, .. })) => {
                 let pause = Duration::try_from(until.duration_since(now)).unwrap_or_default();
                 Self::Again(pause, problem.addresses())
@@ -275,14 +279,15 @@ impl Ended {
 // === impl Problem ===
 
 impl Problem {
-    /// Why claimants do not hold all addresses of their records after an adoption. `None`: they hold all of them.
+    /// Returns why claimants do not hold all addresses of their records after an adoption. `None`: they hold all of
+    /// them.
     pub(crate) fn of_adoption(adoption: &Adoption) -> Option<Self> {
         let first = adoption.mismatches.first()?;
         let addresses = adoption.mismatches.iter().map(|mismatch| mismatch.address);
         Some(Self::Mismatch(first.to_string(), addresses.collect()))
     }
 
-    /// The addresses that the name needs, and that are not available.
+    /// Returns the addresses that the name needs and that are not available.
     fn addresses(&self) -> Vec<IpAddr> {
         match self {
             Self::Mismatch(_, addresses) => addresses.clone(),
@@ -302,7 +307,7 @@ impl Problem {
 }
 
 impl Problem {
-    /// The message for a claim, which has no interface.
+    /// Returns the message for a claim. A claim has no interface, so the message names no interface.
     pub(crate) fn of_claim(&self) -> String {
         match self {
             Self::Refused(ClaimError::Exhausted { pool, family, overflow, .. }) => {
@@ -322,7 +327,8 @@ impl Problem {
         }
     }
 
-    /// The message for an object that requests an address, or for which a pool keeps one. `at`: where the request is.
+    /// Returns the message for an object that requests an address, or for which a pool keeps an address. `at` is the
+    /// member that names this address.
     pub(crate) fn of_request(&self, at: &str) -> String {
         match self {
             Self::Refused(

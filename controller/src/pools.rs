@@ -1,6 +1,7 @@
 //! Passes the pools of the cluster to the registry, and writes their status.
 //!
-//! Only the leader does this. The [`index`](crate::pools::status) decides what to write; this module makes the requests.
+//! Only the leader does this. The [`index`](crate::pools::status) decides what to write, and this module makes the
+//! requests.
 
 pub mod beyond;
 pub(crate) mod changed;
@@ -49,44 +50,44 @@ use crate::pools::selection_cache::{SelectionCache, Snapshot};
 use crate::pools::status::{Index, Part, Update, observe};
 use crate::repeated::Repeated;
 
-/// Pause between two passes. While claims arrive, each pass writes a status.
+/// Pause between two passes. It limits the writes: while claims arrive, each pass writes a status.
 const PAUSE: Duration = Duration::from_millis(200);
-/// Pauses between two writes of a pool after failures.
+/// Pauses between attempts to write a pool, after failures.
 const PAUSES: BackOff = BackOff::new(Duration::from_secs(1), Duration::from_secs(60));
 /// Largest number of concurrent writes.
 const IN_FLIGHT: usize = 16;
 
-/// The task that manages pools.
+/// The task that passes pools to the registry and writes their status.
 pub struct Pools {
     registry: RegistryHandle,
     metrics: Arc<Metrics>,
     writer: Writer,
     index: Index,
     cache: Arc<SelectionCache>,
-    /// Number of the first round of lists whose pools this leader uses.
+    /// This leader uses only snapshots of this round of lists or a later one.
     round: u64,
-    /// The pools that were last passed to the registry.
+    /// The pools that were passed to the registry last.
     given: Option<(Vec<Pool>, BTreeSet<String>)>,
     sticky: Option<Sticky>,
     states: Arc<MachineStates>,
     beyond: Arc<BeyondBounds>,
     /// Pools whose last write failed.
     postponed: Postponed<PoolId>,
-    /// `None`: the registry does not have the pools yet.
+    /// The pools that other parts may use. `None`: the registry does not have the pools yet.
     open: watch::Sender<Option<OpenPools>>,
 }
 
-/// Makes the requests for updates.
+/// Makes the requests of updates.
 struct Writer {
     client: Client,
     events: Events,
     lines: Repeated,
 }
 
-/// Result of an update.
+/// Result of the request for an update.
 enum Written {
     Done(Box<Object>),
-    /// The API server has another version of the pool, or no pool. The watch reports the change.
+    /// The API server has another version of the pool, or does not have the pool. The watch reports the change.
     Other,
     Failed,
 }
@@ -101,7 +102,7 @@ enum PoolKind {
 // === impl Pools ===
 
 impl Pools {
-    /// Creates the task for the pools of `cache`, which must be running.
+    /// Creates the task for the pools of `cache`. The cache must be running.
     #[must_use]
     pub fn new(client: Client, cache: Arc<SelectionCache>, registry: RegistryHandle, metrics: Arc<Metrics>) -> Self {
         let writer = Writer { events: Events::start(client.clone()), client, lines: Repeated::default() };
@@ -124,26 +125,27 @@ impl Pools {
         }
     }
 
-    /// The same task, which counts the machines of `states` in the status of each pool.
+    /// Makes the status of each pool count the machines in `states`.
     #[must_use]
     pub fn with_states(self, states: Arc<MachineStates>) -> Self {
         Self { states, ..self }
     }
 
-    /// The same task, which names the reported addresses of `beyond` in the status of each pool.
+    /// Makes the status of each pool name the reported addresses in `beyond`.
     #[must_use]
     pub fn with_beyond(self, beyond: Arc<BeyondBounds>) -> Self {
         Self { beyond, ..self }
     }
 
-    /// A watch of the pools that the registry has. `None`: the registry does not have the pools yet. The registry allocates from each
-    /// pool whose facts are ready.
+    /// A watch of the pools that the registry has. `None`: the registry does not have the pools yet. The registry
+    /// allocates addresses from each pool whose facts are ready.
     #[must_use]
     pub fn open(&self) -> watch::Receiver<Option<OpenPools>> {
         self.open.subscribe()
     }
 
-    /// Passes the pools to the registry, then follows the pools and the registry. Does not return while the registry runs.
+    /// Passes the pools to the registry. Then processes each change of the pools and of the registry. Does not return
+    /// while the registry runs.
     ///
     /// # Errors
     ///
@@ -154,7 +156,7 @@ impl Pools {
         let round = self.round;
         loop {
             let is_current = |snapshot: &Option<Snapshot>| snapshot.as_ref().is_some_and(|it| it.round >= round);
-            // Waiting cannot fail: `self` keeps the cache, which sends the snapshots.
+            // Waiting cannot fail, because `self` keeps the cache that sends the snapshots.
             let snapshot = snapshots.wait_for(is_current).await.map_err(|_| Stopped)?.clone();
             if let Some(snapshot) = snapshot {
                 self.pass(snapshot).await?;
@@ -169,9 +171,9 @@ impl Pools {
         }
     }
 
-    /// Passes changed pools to the registry, and writes the status of pools that need an update. Then reports the pools as
-    /// open, as the writes left them: a new pool allocates when its finalizer is stored, and the webhooks read the written
-    /// status at once.
+    /// Passes changed pools to the registry, and writes the status of pools that need an update. Then publishes the
+    /// pools in their state after the writes. So a new pool allocates as soon as its finalizer is stored, and the
+    /// webhooks see the written status at once.
     async fn pass(&mut self, snapshot: Snapshot) -> Result<(), Stopped> {
         let open = self.resize(snapshot).await?;
         let groups = self.index.groups(&open.suspended);
@@ -225,8 +227,8 @@ impl Pools {
         Ok(())
     }
 
-    /// Passes the pools to the registry if they have changed, or if the registry rejected a change: leases may have
-    /// been released since then.
+    /// Passes the pools to the registry if they have changed, or if the registry rejected the last change: since then,
+    /// leases may have been released.
     async fn resize(&mut self, Snapshot { pools, selection, .. }: Snapshot) -> Result<OpenPools, Stopped> {
         self.index.set(pools);
         self.index.set_memberships(selection.memberships().clone());
@@ -265,7 +267,7 @@ impl Pools {
 // === impl Writer ===
 
 impl Writer {
-    /// Writes an update.
+    /// Sends the request of an update.
     async fn write(&self, update: Update) -> Written {
         let kind = PoolKind::of(&update.id);
         let api = kind.api(self.client.clone(), update.id.namespace.as_deref());
@@ -315,7 +317,7 @@ impl PoolKind {
         }
     }
 
-    /// The pools of a namespace. `None`: all pools of this kind.
+    /// Returns the API client for the pools of a namespace. If `namespace` is `None`, for all pools of this kind.
     fn api(self, client: Client, namespace: Option<&str>) -> Api<Object> {
         match namespace {
             Some(namespace) => Api::namespaced_with(client, namespace, &self.resource()),

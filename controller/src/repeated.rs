@@ -1,5 +1,6 @@
-//! Limits the lines of the log about a repeated cause: the first line is written at once, then one line a minute with the number
-//! of suppressed lines. For example, a lost right makes every pass of every name fail for one cause.
+//! Limits log lines about a repeated cause. The first line is written at once, then one line in a minute with the
+//! number of suppressed lines. For example, if the controller loses a right, every pass of every name fails for the
+//! same cause.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -9,10 +10,10 @@ use tokio::time::Instant;
 
 /// Time between two lines about a cause.
 const PERIOD: Duration = Duration::from_secs(60);
-/// Largest number of causes with a line in a minute. All further ones count as one cause.
+/// Maximum number of causes that get a line of their own in a minute. All further causes count as one cause.
 const CAUSES: usize = 1_000;
 
-/// The causes that have a line, each with the time of its last line and the number of occurrences since.
+/// The causes that have a line: for each, the time of its last line and the number of occurrences since then.
 #[derive(Debug, Default)]
 pub(crate) struct Repeated(Mutex<BTreeMap<String, (Instant, u64)>>);
 
@@ -23,9 +24,10 @@ impl Repeated {
         Self(Mutex::new(BTreeMap::new()))
     }
 
-    /// Notes an error. If the error must get a line now, returns the number of occurrences without a line since the last line.
+    /// Notes an error. If the error must get a line now, returns the number of suppressed occurrences since the last
+    /// line. `None`: the error gets no line.
     ///
-    /// Errors that differ only in quoted text, such as the name of an object, have one cause.
+    /// Errors that differ only in quoted text, such as the name of an object, have the same cause.
     pub(crate) fn note(&self, error: &str, now: Instant) -> Option<u64> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let is_recent = |last: Instant| now.duration_since(last) < PERIOD;
@@ -70,7 +72,7 @@ mod tests {
     fn the_number_of_lines_in_a_minute_is_limited() {
         let (repeated, now) = (Repeated::default(), Instant::now());
         let lines = |now| (0..3 * CAUSES).filter(|n| repeated.note(&n.to_string(), now).is_some()).count();
-        // The further causes share one line.
+        // All further causes share one line.
         assert_eq!(lines(now), CAUSES + 1);
         assert_eq!(lines(now), 0);
         assert_eq!(lines(now + PERIOD), CAUSES + 1);

@@ -1,10 +1,11 @@
-//! Reserves the addresses that running guests report, so that no machine gets them.
+//! Reserves the addresses that running guests report, so that no other machine gets them.
 //!
-//! Only the leader does this, for every instance that its rights let it see: also of VirtualMachines that no pool selects, and
-//! of namespaces without a pool. `Reservations` decides; this module passes the changes to the registry, and publishes events.
+//! Only the leader does this, for every instance that its rights let it see, even if no pool selects the VirtualMachine
+//! or the namespace has no pool. `Reservations` decides. This module passes the changes to the registry and publishes
+//! events.
 //!
-//! A report never becomes a lease. If another machine holds the address already, the holder keeps it, and both machines get an
-//! event.
+//! A report never becomes a lease. If another machine already holds the address, it remains the holder, and both
+//! machines get an event.
 
 mod bounds;
 pub mod neighbours;
@@ -38,14 +39,14 @@ use crate::pools::beyond::BeyondBounds;
 use crate::reports::bounds::Place;
 use crate::reports::reservations::{Changes, Reservation, Reservations};
 
-/// Largest number of facts that are processed together, before their changes go to the registry.
+/// Maximum number of facts that are processed together before their changes go to the registry.
 const GROUP: usize = 10_000;
-/// Reason of the event about a machine that reports an address of another machine, and about the other machine.
+/// Reason of the event about a guest that reports an address of another machine. The other machine gets the same event.
 const CONFLICT: &str = "IPAddressConflict";
-/// Reason of the event about a pool that does not reserve every reported address.
+/// Reason of the event about a pool that does not reserve all reported addresses.
 const BEYOND: &str = "ReportedAddressNotReserved";
 
-/// Sends VirtualMachineInstances to [`Reports`]. Another part of the leader watches them.
+/// Sends VirtualMachineInstances to [`Reports`]. Another part of the leader watches these objects.
 #[derive(Clone, Debug)]
 pub struct Observer(mpsc::UnboundedSender<Fact>);
 
@@ -56,14 +57,14 @@ pub struct Reports {
     beyond: Arc<BeyondBounds>,
     facts: mpsc::UnboundedReceiver<Fact>,
     reservations: Reservations,
-    /// Whether the records of the start are adopted: see [`Fact::Settle`]. Before that, the task passes no pools, because a report
-    /// must not reserve an address before a record of it is adopted.
+    /// Whether the records of the start are adopted: see [`Fact::Settle`]. Until then, the task ignores the pools,
+    /// because a report must not reserve an address before a record of the same address is adopted.
     has_settled: bool,
-    /// While the instances are listed again: the guests that are not listed yet.
+    /// While the instances are listed again: the known guests that the list has not had yet.
     missing: BTreeSet<Key>,
 }
 
-/// The reports that a leader finds at its start.
+/// The reports that a leader would find at its start, for the plugin.
 #[derive(Debug, Default)]
 pub(crate) struct AtStart(Reservations);
 
@@ -71,13 +72,13 @@ pub(crate) struct AtStart(Reservations);
 enum Fact {
     /// The list of all instances begins.
     Restart,
-    /// All instances are listed.
+    /// The list of all instances is complete.
     Listed,
     Guest(Key, Box<Guest>),
     Gone(Key),
-    /// The registry may have other pools. Without effect before the first [`Fact::Settle`].
+    /// The registry may have other pools now. Has no effect before the first [`Fact::Settle`].
     Pools,
-    /// Asks for an answer as soon as the registry has the changes of every earlier fact.
+    /// Requests an answer as soon as the registry has the changes of every earlier fact.
     Settle(oneshot::Sender<()>),
 }
 
@@ -102,12 +103,12 @@ impl Observer {
         }
     }
 
-    /// Notes that the registry may have other pools.
+    /// Notes that the registry may have other pools now.
     pub(crate) fn pools(&self) {
         self.send(Fact::Pools);
     }
 
-    /// Waits until the registry has the reservations of all instances that were passed, for its current pools.
+    /// Waits until the registry has the reservations for all instances that were sent before, with its current pools.
     pub(crate) async fn settle(&self) -> Result<(), Stopped> {
         let (settled, is_settled) = oneshot::channel();
         self.send(Fact::Settle(settled));
@@ -115,7 +116,7 @@ impl Observer {
     }
 
     fn send(&self, fact: Fact) {
-        // The task ends only together with the leader.
+        // Sending fails only after the leader has ended.
         let _ = self.0.send(fact);
     }
 }
@@ -123,12 +124,13 @@ impl Observer {
 // === impl AtStart ===
 
 impl AtStart {
-    /// Notes the addresses that the guest of an instance reports. If they are too many, the first ones count.
+    /// Notes the addresses that the guest of an instance reports. If there are too many addresses, only the first ones
+    /// count.
     pub(crate) fn note(&mut self, key: &Key, guest: &Guest) {
         self.0.apply(key, guest, Instant::now());
     }
 
-    /// Returns the reservations that the leader makes with these pools.
+    /// Returns the reservations that a leader with these pools makes.
     pub(crate) fn reserve(mut self, pools: impl IntoIterator<Item = Pool>) -> Vec<glowplug::host::claim::Reservation> {
         self.0.set_pools(pools);
         self.0.take_changes().begun.into_iter().filter_map(reservation).collect()
@@ -138,8 +140,8 @@ impl AtStart {
 // === impl Reports ===
 
 impl Reports {
-    /// Creates the task, with the observer that must receive the instances. `beyond` receives the reported addresses that are
-    /// not reserved.
+    /// Creates the task, and the observer to which another part must send the instances. `beyond` receives the reported
+    /// addresses that are not reserved.
     #[must_use]
     pub fn new(client: Client, registry: RegistryHandle, beyond: Arc<BeyondBounds>) -> (Self, Observer) {
         let (sender, facts) = mpsc::unbounded_channel();
@@ -170,7 +172,7 @@ impl Reports {
         }
     }
 
-    /// Processes facts, and sends the changes that follow from them to the registry.
+    /// Processes facts, and sends the resulting changes to the registry.
     async fn process(&mut self, facts: Vec<Fact>) -> Result<(), Stopped> {
         let mut settled = Vec::new();
         let mut has_other_pools = false;
@@ -188,7 +190,7 @@ impl Reports {
             self.reservations.set_pools(self.registry.read(read).await?);
         }
         self.pass().await?;
-        // A receiver may have stopped waiting.
+        // Sending fails if the receiver has stopped waiting, which does no harm.
         for receiver in settled {
             let _ = receiver.send(());
         }
@@ -212,7 +214,7 @@ impl Reports {
         }
     }
 
-    /// Passes the changes to the registry, and publishes their events.
+    /// Passes the changes to the registry, and publishes the resulting events.
     async fn pass(&mut self) -> Result<(), Stopped> {
         let changes = self.reservations.take_changes();
         if !changes.is_empty() {
@@ -235,8 +237,8 @@ impl Reports {
         Ok(())
     }
 
-    /// If another machine holds a reported address, publishes events about both machines. Otherwise logs the reservation, if
-    /// there is one.
+    /// Publishes events about both machines if another machine holds a reported address. Otherwise, logs the
+    /// reservation if there is one.
     fn tell(&self, reported: &Reported) {
         let Reported { network, address, claimant, is_reserved, is_conflict, holder, .. } = reported;
         let guest = Key::of_vm(&claimant.machine);
@@ -260,7 +262,8 @@ impl Reports {
     }
 }
 
-/// The reservation of the guest in the registry. `None`: no interface has the default name, which is impossible.
+/// Converts a reservation of a guest to one for the registry. `None`: the default name is not a valid interface name,
+/// which is impossible.
 fn reservation(Reservation { place, uid }: Reservation) -> Option<glowplug::host::claim::Reservation> {
     let Place { guest, network, address } = place;
     let interface = Pool::DEFAULT_INTERFACE.parse().ok()?;
@@ -278,7 +281,7 @@ mod tests {
     use crate::metrics::Metrics;
     use crate::reports::reservations::tests::{guest, key, pool};
 
-    /// An API server that has no lease, and whose watches report nothing.
+    /// Returns a client whose API server has no lease, and whose watches report nothing.
     fn client() -> Client {
         let answer = |request: http::Request<Body>| async move {
             if request.uri().query().is_some_and(|query| query.contains("watch=")) {

@@ -1,9 +1,9 @@
 //! HTTP servers for probes, metrics and webhooks, with and without TLS.
 //!
-//! Every pod of the cluster can connect. So a server bounds what clients can hold: connections, bytes of bodies, and time. If all
-//! places for connections are taken, a connection that serves no request gives way to a new one. It is a connection of the client
-//! with the most such connections: the one whose last complete request is the oldest. It has at most a second to end the request
-//! that it reads.
+//! Every pod of the cluster can connect, so a server limits connections, bytes of bodies, and time. If all places for
+//! connections are taken, a connection that serves no request must make room for a new connection. The server chooses
+//! the client with the most such connections, and of these the connection whose last complete request is the oldest.
+//! The chosen connection has at most a second to end the request that it reads.
 
 mod connections;
 mod expiry;
@@ -35,66 +35,66 @@ use crate::repeated::Repeated;
 use crate::serve::connections::{Connections, Slot};
 use crate::serve::expiry::expiry;
 
-/// Progress of the stop of the program.
+/// Phase of the program, from normal work until its end.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub enum Phase {
     /// Requests are served.
     #[default]
     Serving,
-    /// Requests are served, but `/readyz` fails, so that no new requests arrive. Endpoints change some seconds later.
-    /// A connection over HTTP/1.1 closes after its next response.
+    /// Requests are served, but `/readyz` fails, so that clients send no new requests. Clients notice this some seconds
+    /// later, when the endpoints change. A connection over HTTP/1.1 closes after its next response.
     Unready,
-    /// No new connection is accepted. Open connections close after their requests.
+    /// No new connection is accepted. Open connections close after their current requests.
     Closing,
 }
 
-/// What the clients of a server can hold at most.
+/// Limits for all clients of a server together.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Limits {
-    /// Number of connections.
+    /// Maximum number of connections.
     pub connections: u32,
-    /// Length of the body of a request, in bytes.
+    /// Maximum length of the body of a request, in bytes.
     pub body: usize,
 }
 
-/// Length of the part of a body that needs no room in [`BODIES`], in bytes. Most reviews are shorter.
+/// Length in bytes up to which a body does not count in [`BODIES`]. Most reviews are shorter.
 const SHORT: usize = 64 << 10;
-/// Total length of the parts beyond [`SHORT`] of all bodies of a server, in bytes.
+/// Maximum total length in bytes of all bodies of a server, without the first [`SHORT`] bytes of each body.
 const BODIES: usize = 32 << 20;
-/// Unit in which the room for bodies is counted, in bytes.
+/// Unit in which the total length of bodies is counted, in bytes.
 const UNIT: usize = 1 << 10;
-/// Number of concurrent requests of a connection over HTTP/2.
+/// Maximum number of concurrent requests on a connection over HTTP/2.
 const STREAMS: u32 = 4;
-/// Timeout of a TLS handshake, and of the first request of a connection.
+/// Timeout of a TLS handshake, and of the first request on a connection.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Timeout of a body, and of the handling of a request. API servers wait 5 seconds for the webhooks of this program.
 const HANDLING: Duration = Duration::from_secs(5);
-/// Bytes of a connection that may arrive before its requests are read.
+/// Number of bytes that may arrive on a connection before its requests are read.
 const WINDOW: u32 = 128 << 10;
-/// Timeout of the head of the next request on a connection. API servers close a connection that they have not used for 90
-/// seconds. A server that closes a connection earlier may lose a request.
+/// Timeout of the head of the next request on a connection. API servers close a connection that they have not used for
+/// 90 seconds. If the server closed the connection first, a request could be lost.
 const IDLE: Duration = Duration::from_secs(120);
-/// Time that running requests have when the program stops.
+/// Time limit for running requests when the program stops.
 const DRAIN: Duration = Duration::from_secs(10);
 
-/// A certificate and its key in two files. The files are read for each connection, because their renewal is not
-/// announced.
+/// A certificate and its key in two files. The files are read again for each connection, because nothing announces
+/// their renewal.
 #[derive(Debug)]
 pub struct Certificate {
     chain: PathBuf,
     key: PathBuf,
     last: Mutex<Option<Loaded>>,
-    /// Limits the log lines about a certificate that cannot be read. Each TLS connection reads the certificate, so any pod could cause
-    /// many lines.
+    /// Limits the log lines about a certificate that cannot be read. Every TLS connection reads the certificate, so
+    /// otherwise any pod could cause many lines.
     lines: Repeated,
 }
 
-/// The bytes of both files, and the configuration made from them.
+/// The content of both files, and the TLS configuration made from it.
 #[derive(Clone, Debug)]
 struct Loaded {
     bytes: (Vec<u8>, Vec<u8>),
     config: Arc<ServerConfig>,
-    /// The earliest expiry of a certificate of the chain, in seconds since 1970. 0: unknown.
+    /// The earliest expiry of a certificate in the chain, in seconds since 1970. 0: unknown.
     expiry: i64,
 }
 
@@ -105,11 +105,11 @@ enum BodyError {
     Broken(hyper::Error),
 }
 
-/// The part of a server that its connections share.
+/// The data that all connections of a server share.
 struct Shared<H> {
     handler: H,
     limits: Limits,
-    /// Room for bodies, in [`UNIT`]s.
+    /// Free capacity for bodies, in units of [`UNIT`].
     room: Arc<Semaphore>,
     phase: watch::Receiver<Phase>,
 }
@@ -117,21 +117,22 @@ struct Shared<H> {
 // === impl Limits ===
 
 impl Limits {
-    /// Limits of the webhooks. API servers accept requests of up to 3 MiB, and a review contains an old and a new object.
+    /// Limits of the webhooks. API servers accept requests of up to 3 MiB, and a review contains both an old and a new
+    /// object.
     pub const WEBHOOKS: Self = Self { connections: 256, body: 6 << 20 };
     /// Limits of probes and metrics, whose requests have no body.
     pub const DIAGNOSTICS: Self = Self { connections: 64, body: 4 << 10 };
 }
 
-/// Serves `handler` on `listener`. When `phase` becomes [`Phase::Closing`], waits at most ten seconds for the running
-/// requests, and returns. Supports HTTP/1.1 and HTTP/2.
+/// Serves `handler` on `listener`, over HTTP/1.1 and HTTP/2. When `phase` becomes [`Phase::Closing`], waits at most ten
+/// seconds for the running requests, and returns.
 ///
-/// API servers send requests to webhooks over HTTP/1.1, and keep each connection for the next request. They cannot repeat
-/// a request that arrives while the server closes its connection: the request fails. So each response from
-/// [`Phase::Unready`] on says that its connection closes. HTTP/2 does the same by itself.
+/// API servers send requests to webhooks over HTTP/1.1, and keep each connection for the next request. If a request
+/// arrives while the server closes its connection, the request fails, and the API server cannot repeat it. Therefore,
+/// from [`Phase::Unready`] on, each response says that its connection closes. HTTP/2 has this notice built in.
 ///
-/// If the certificate cannot be read, the connection is refused and the error is logged. The next connection reads the
-/// certificate again.
+/// If the certificate cannot be read, the server refuses the connection and logs the error. The next connection reads
+/// the certificate again.
 pub async fn serve<H, F>(
     listener: TcpListener,
     certificate: Option<Arc<Certificate>>,
@@ -158,7 +159,7 @@ pub async fn serve<H, F>(
         let (stream, slot) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                // Without free file descriptors, every accept fails at once.
+                // Without free file descriptors, every attempt to accept a connection fails at once.
                 if let Some(hidden) = lines.note(&error.to_string(), Instant::now()) {
                     tracing::warn!(%error, hidden, "could not accept a connection");
                 }
@@ -249,7 +250,7 @@ fn note_end<E: std::fmt::Display>(ended: Result<(), E>) {
 // === impl Shared ===
 
 impl<H> Shared<H> {
-    /// Reads the body of a request, together with the room that it takes.
+    /// Reads the body of a request. The permit is the capacity that the body uses: it must be kept as long as the body.
     async fn read<B>(&self, body: B) -> Result<(Bytes, Option<OwnedSemaphorePermit>), BodyError>
     where
         B: Body<Data = Bytes, Error = hyper::Error> + Unpin,
@@ -276,7 +277,7 @@ impl<H> Shared<H> {
             if missing > 0 {
                 let missing = u32::try_from(missing).unwrap_or(u32::MAX);
                 let more = Arc::clone(&self.room).acquire_many_owned(missing).await;
-                // The semaphore is never closed.
+                // This never fails, because the semaphore is never closed.
                 let more = more.map_err(|_| BodyError::TooLate)?;
                 match &mut room {
                     Some(room) => room.merge(more),
@@ -304,7 +305,7 @@ impl BodyError {
     }
 }
 
-/// A response with this body.
+/// Returns a response with this body.
 pub fn answer(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(body.into()));
     *response.status_mut() = status;
@@ -315,8 +316,8 @@ pub fn answer(status: StatusCode, content_type: &'static str, body: impl Into<By
 // === impl Certificate ===
 
 impl Certificate {
-    /// The certificate `tls.crt` with the key `tls.key` of `folder`. These are the names in a Secret of type
-    /// `kubernetes.io/tls`.
+    /// Creates the certificate from the files `tls.crt` and `tls.key` of `folder`. A Secret of type `kubernetes.io/tls`
+    /// has these names.
     #[must_use]
     pub fn of(folder: &Path) -> Self {
         Self {
@@ -327,13 +328,14 @@ impl Certificate {
         }
     }
 
-    /// The earliest expiry of a certificate in the current chain, in seconds since 1970. 0: it cannot be read.
+    /// The earliest expiry of a certificate in the current chain, in seconds since 1970. 0: the certificate cannot be
+    /// read.
     #[must_use]
     pub fn expiry(&self) -> i64 {
         self.current().map_or(0, |loaded| loaded.expiry)
     }
 
-    /// Checks that connections get a certificate. The first failure is logged.
+    /// Checks that new connections get a certificate. The first failure is logged.
     ///
     /// # Errors
     ///
@@ -342,13 +344,13 @@ impl Certificate {
         self.current().map(drop)
     }
 
-    /// Returns an acceptor with the current certificate.
+    /// Returns an acceptor with the current certificate. `None`: there is no certificate that can be read.
     fn acceptor(&self) -> Option<TlsAcceptor> {
         self.current().map(|loaded| TlsAcceptor::from(loaded.config)).ok()
     }
 
-    /// Reads the current certificate. While the certificate and the key do not match, for example during a renewal, returns
-    /// the previous one.
+    /// Reads the current certificate. While the certificate and the key do not match, for example during a renewal,
+    /// returns the previous certificate.
     fn current(&self) -> io::Result<Loaded> {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         match self.load(last.as_ref()) {
@@ -396,14 +398,14 @@ mod tests {
 
     use super::*;
 
-    /// A body in parts of these sizes, in bytes.
+    /// A body that arrives in parts of these sizes, in bytes.
     fn body(parts: &[usize]) -> impl Body<Data = Bytes, Error = hyper::Error> + Unpin + use<> {
         let frames: Vec<_> = parts.iter().map(|size| Ok(Frame::data(vec![b' '; *size].into()))).collect();
         StreamBody::new(stream::iter(frames))
     }
 
     #[tokio::test]
-    async fn the_part_of_a_body_over_64_kib_waits_for_room() {
+    async fn the_part_of_a_body_beyond_64_kib_waits_for_free_capacity() {
         let shared = Shared {
             handler: (),
             limits: Limits { connections: 1, body: 8 << 20 },

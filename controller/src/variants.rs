@@ -1,12 +1,14 @@
-//! Objects that no honest user writes: valid objects with a few members replaced, for the tests of every reader.
+//! Derives objects that no honest user writes, for the tests of every reader: valid objects with a few members
+//! replaced.
 //!
-//! The objects are always the same. API servers check the metadata of every object, but they check the rest only as
-//! well as the definition of its kind does. So the generator changes any member except the identity of the object.
+//! The derived objects are the same in every run. API servers check the metadata of every object, but check other
+//! members only against the definition of the kind. So the generator changes any member except the identity of the
+//! object.
 //!
-//! In the tests, the object of another user is named `honest`. The generator uses this name too, so that it also tries references
-//! to that object.
+//! In the tests, the object of another user has the name `honest`. The generator also uses this name, to try references
+//! to the other user's object.
 //!
-//! Each test below has `content` in its name. `make fuzz-controller` runs these tests with many more objects.
+//! Each test in the table has `content` in its name. `make fuzz-controller` runs these tests with many more objects.
 //!
 //! | kind | readers | tests |
 //! |---|---|---|
@@ -37,15 +39,15 @@ use serde_json::{Map, Value, json};
 
 /// Number of objects that are derived from each valid object. `HOSTILE_VARIANTS` sets another number.
 const VARIANTS: u64 = 250;
-/// Longest object of a test, in bytes. API servers store no longer objects: etcd rejects them.
+/// Maximum length of an object in a test, in bytes. API servers store no longer objects, because etcd rejects them.
 const MAX_BYTES: usize = 1_500_000;
-/// Longest value that is repeated, in bytes.
+/// Maximum length of a value that is repeated, in bytes.
 const MAX_REPEATED: usize = 5_000;
-/// Members of the metadata that the API server itself sets or checks.
+/// Members of the metadata that the API server itself sets or checks, and that are not changed.
 const IDENTITY: [&str; 7] =
     ["namespace", "name", "uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp"];
 
-/// The generator SplitMix64: small, and with the same numbers on every machine.
+/// The random number generator SplitMix64. It is small, and gives the same numbers on every machine.
 pub(crate) struct Random(u64);
 
 impl Random {
@@ -62,7 +64,7 @@ impl Random {
     }
 }
 
-/// The seed of an object. Prints itself if the test fails while it exists, so that the object can be derived again.
+/// The seed of an object. If the test fails, the seed is printed, so that the same object can be derived again.
 pub(crate) struct Seed(pub(crate) u64);
 
 impl Drop for Seed {
@@ -73,12 +75,13 @@ impl Drop for Seed {
     }
 }
 
-/// Returns the number of objects to derive. `default` is the number without `HOSTILE_VARIANTS`.
+/// Returns the number of objects to derive: the value of `HOSTILE_VARIANTS`, or `default` if the variable is not set.
 pub(crate) fn variants(default: u64) -> u64 {
     std::env::var("HOSTILE_VARIANTS").map_or(default, |number| number.parse().expect("HOSTILE_VARIANTS is a number"))
 }
 
-/// Calls `check` with each object that is derived from `valid`, except objects with metadata that an API server rejects.
+/// Calls `check` with each object that is derived from `valid`. Leaves out objects whose metadata an API server
+/// rejects.
 pub(crate) fn each_object(valid: &Value, mut check: impl FnMut(Object)) {
     each_text(valid, |text| {
         let object = serde_json::from_str(text);
@@ -89,8 +92,8 @@ pub(crate) fn each_object(valid: &Value, mut check: impl FnMut(Object)) {
     });
 }
 
-/// Calls `check` with the text of each object that is derived from `valid`. `check` returns whether an API server stores
-/// the object.
+/// Calls `check` with the text of each object that is derived from `valid`. `check` returns whether an API server would
+/// store the object.
 pub(crate) fn each_text(valid: &Value, mut check: impl FnMut(&str) -> bool) {
     let (mut stored, variants) = (0, variants(VARIANTS));
     for seed in 0..variants {
@@ -136,14 +139,14 @@ pub(crate) fn variant(random: &mut Random, valid: &Value) -> Value {
     value
 }
 
-/// Removes a member of an object. Returns its name and its value.
+/// Removes a member of an object. Returns the name and the value of the member.
 fn remove(value: &mut Value, pointer: &str) -> Option<(String, Value)> {
     let (parent, member) = pointer.rsplit_once('/')?;
     let members = value.pointer_mut(parent)?.as_object_mut()?;
     members.remove_entry(&member.replace("~1", "/").replace("~0", "~"))
 }
 
-/// Returns a string that differs from `text` in one character, or in its case.
+/// Returns a string that differs from `text` in one character, or only in its case.
 fn neighbour(random: &mut Random, text: &str) -> String {
     let (first, last) = (text.chars().next(), text.chars().next_back());
     match random.below(7) {
@@ -161,7 +164,7 @@ fn is_short(value: &Value) -> bool {
     value.to_string().len() <= MAX_REPEATED
 }
 
-/// Collects the pointers of all members and items below a value.
+/// Collects the JSON pointers of all members and items below a value.
 fn collect(value: &Value, pointer: &mut String, all: &mut Vec<String>) {
     let mut below = |name: String, value: &Value| {
         let length = pointer.len();
@@ -221,7 +224,7 @@ fn replacement(random: &mut Random, old: &Value) -> Value {
         "{}",
         "[[",
         "*a: &a [*a]",
-        // The identity of the honest object in the tests.
+        // The names and UIDs of the object `honest` in the tests.
         "n",
         "honest",
         "honest-eno101",
@@ -249,19 +252,19 @@ fn replacement(random: &mut Random, old: &Value) -> Value {
         3 => json!({}),
         4 => json!([]),
         5 => match old.as_array() {
-            // Each item twice.
+            // The list has each item twice.
             Some(items) => items.iter().chain(items.iter().rev()).cloned().collect(),
             None => json!([old, old]),
         },
         6 => json!({ "name": old, "": old }),
         7 if is_short(old) => Value::Array(vec![old.clone(); 100]),
         8 if is_short(old) => (0..100).map(|nth| (format!("k{nth}"), old.clone())).collect::<Map<_, _>>().into(),
-        // The tests of module `object` have deeper values.
+        // The tests of the module `object` use deeper values.
         9 => (0..80).fold(old.clone(), |inner, nth| if nth % 2 == 0 { json!([inner]) } else { json!({ "a": inner }) }),
         10 => ["x", "[", "{\"a\":", "10.0.0.0/24,", "- "][random.below(5)]
             .repeat([64, 254, 5_000][random.below(3)])
             .into(),
-        // Annotations contain documents as text.
+        // Annotations may contain a document as a string. The generator changes this document, too.
         11 | 12 => match old.as_str().and_then(|text| serde_json::from_str::<Value>(text).ok()) {
             Some(document) if document.is_object() => variant(random, &document).to_string().into(),
             _ => old.to_string().into(),
@@ -275,7 +278,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_derived_objects_are_always_the_same_and_rarely_twice() {
+    fn the_derived_objects_are_the_same_in_every_run_and_rarely_repeated() {
         let valid = json!({"metadata": {"name": "n", "labels": {"a/b": "c"}}, "spec": {"list": [1, {"x": "y"}]}});
         let all = || (0..200).map(|seed| variant(&mut Random::new(seed), &valid).to_string());
         assert!(all().eq(all()));

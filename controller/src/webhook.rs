@@ -1,11 +1,12 @@
-//! The admission webhooks. They reject an invalid pool before the API server stores it, and add the reference to the
-//! network data to the machines of pools.
+//! The admission webhooks. They reject an invalid pool before the API server stores it, and add the reference to
+//! network data to the machines that pools serve.
 //!
-//! [`validate`], [`compare`], [`warn_of_holders`], [`warn_of_family`], [`admit_new`] and [`admit_change`] are pure. [`Webhooks`] reads their input from the API server and
-//! responds over HTTP. The webhooks write nothing, so every replica may respond, also to a dry run.
+//! The functions [`validate`], [`compare`], [`warn_of_holders`], [`warn_of_family`], [`admit_new`] and [`admit_change`]
+//! are pure. [`Webhooks`] reads their input from the API server and responds over HTTP. The webhooks write nothing, so
+//! every replica can respond, even to a dry run.
 //!
-//! The webhooks do not prevent duplicate addresses. The controller checks every pool and every machine again. The
-//! unique name of a lease prevents a second machine from getting the same address.
+//! The webhooks are not what prevents duplicate addresses. The controller checks every pool and every machine again,
+//! and the unique name of a lease prevents a second machine from getting the same address.
 
 mod macs;
 mod pools;
@@ -50,10 +51,10 @@ pub use macs::{INSTANCES_PATH, MACS_PATH, require_addresses, validate_mac_pool};
 pub use pools::{Change, compare, judge, lost, validate, warn_of_family, warn_of_holders};
 pub use verdict::Verdict;
 
-/// Path of the webhook for all kinds of pools.
+/// Path of the webhook for pools of every kind.
 pub const POOLS_PATH: &str = "/validate-pools";
 
-/// Largest number of leases that are read for the recorded addresses of a machine.
+/// Maximum number of leases that are read for the recorded addresses of one machine.
 const MOST_RECORDED: usize = 64;
 
 /// The webhooks of a replica.
@@ -69,7 +70,8 @@ pub struct Webhooks {
 // === impl Webhooks ===
 
 impl Webhooks {
-    /// Creates webhooks that read pools and leases through `client`, and the pools of machines from `selection`.
+    /// Creates webhooks that read pools and leases through `client`. The pools that select machines come from
+    /// `selection`.
     #[must_use]
     pub fn new(client: Client, metrics: Arc<Metrics>, selection: Arc<SelectionCache>) -> Self {
         Self { client, metrics, selection, reader: Reader::default(), refusals: Arc::default() }
@@ -110,10 +112,11 @@ impl Webhooks {
         }
     }
 
-    /// Logs the refusal of a machine, and the change of a machine that a pool serves. Nothing is logged about other machines. capk
-    /// and KubeVirt try again many times, so a refusal for one reason has one line a minute.
+    /// Logs the refusal of a machine, and the change of a machine that a pool serves. Logs nothing about other
+    /// machines. capk and KubeVirt try again many times, so refusals for the same reason get one line in a minute.
     fn log(&self, webhook: &str, request: &AdmissionRequest<Object>, response: &AdmissionResponse) {
-        // The API server checks names only after this webhook. A line break would look like a line of this program.
+        // The API server checks names only after this webhook. A line break in a name would look like the start of a
+        // new log line.
         let one_line = |text: &str| text.replace(char::is_control, " ");
         let namespace = request.namespace.as_deref().unwrap_or_default();
         let machine = one_line(&format!("{namespace}/{}", request.name));
@@ -123,7 +126,8 @@ impl Webhooks {
             refusals.note(&format!("{webhook} {machine} {refusal}"), Instant::now().into()).is_some()
         };
         match (webhook, response.allowed) {
-            // KubeVirt creates an instance once before its machine has MAC addresses.
+            // A machine that waits for MAC addresses causes this refusal normally, because KubeVirt tries once to
+            // create the instance before the machine has its addresses.
             ("instances", false) if is_new() => {
                 tracing::info!(%machine, "refused the instance of a machine: {refusal}")
             }
@@ -159,7 +163,7 @@ impl Webhooks {
         response
     }
 
-    /// Decides on a change of a pool of IP or MAC addresses. `Err`: the reason why no decision is possible.
+    /// Decides on a change of a pool of IP or MAC addresses. `Err` has the reason why no decision is possible.
     async fn verdict(&self, request: &AdmissionRequest<Object>) -> Result<Verdict, Box<Status>> {
         let kind = &request.kind;
         match kind.group == GROUP && kind.kind == MACPool::kind(&()) {
@@ -168,7 +172,7 @@ impl Webhooks {
         }
     }
 
-    /// Responds to the creation of a VirtualMachine.
+    /// Responds to the request to create a VirtualMachine.
     async fn review_machine(&self, request: &AdmissionRequest<Object>) -> AdmissionResponse {
         let mut response = AdmissionResponse::from(request);
         let refusal = match self.decide_machine(request).await {
@@ -182,8 +186,8 @@ impl Webhooks {
         response
     }
 
-    /// Responds to a change of a VirtualMachine. The webhook never rejects a change, because API servers allow every change while no
-    /// replica responds.
+    /// Responds to a change of a VirtualMachine. The webhook never rejects a change: while no replica responds, API
+    /// servers allow every change, too.
     fn review_change(&self, request: &AdmissionRequest<Object>) -> AdmissionResponse {
         let response = AdmissionResponse::from(request);
         let (Operation::Update, Some(old), Some(new)) = (&request.operation, &request.old_object, &request.object)
@@ -198,10 +202,10 @@ impl Webhooks {
         }
     }
 
-    /// Decides on the creation of a machine. `Err`: the reason why no decision is possible.
+    /// Decides on the creation of a machine. `Err` has the reason why no decision is possible.
     ///
-    /// Most decisions use only the cache. Before a machine is created without a pool or is rejected, the webhook asks
-    /// the API server: the pool may have changed a moment ago, and capk may wait for minutes before it retries.
+    /// Most decisions need only the cache. But before the webhook allows a machine without a pool or rejects a machine,
+    /// it asks the API server: the pool may have changed a moment ago, and capk may wait for minutes before it retries.
     async fn decide_machine(&self, request: &AdmissionRequest<Object>) -> Result<Decision, Box<Status>> {
         let (kind, expected) = (&request.kind, virtual_machines());
         let object = match (&request.operation, &request.object) {
@@ -233,7 +237,7 @@ impl Webhooks {
                 decision => return Ok(decision),
             }
         }
-        // This list needs no timeout: the API server ends the request when it no longer waits for the response.
+        // This list needs no timeout: when the API server no longer waits for the response, it ends the request.
         let selection = self.selection.list().await.map_err(unavailable)?;
         let decision = decide(&selection, &BTreeSet::new())?;
         let Decision::Exhausted(_, pools) = &decision else { return Ok(decision) };
@@ -241,13 +245,13 @@ impl Webhooks {
         decide(&selection, &held)
     }
 
-    /// Whether the template refers to a Secret that the controller has written for another machine, under a name of version 0.2.0. A name
-    /// of this version is recognized by its form, without the Secret.
+    /// Whether the template refers to a Secret that the controller wrote for another machine and that has a name of
+    /// version 0.2.0. Names of the current version are recognized by their form, without a read of the Secret.
     async fn is_copy(&self, machine: &VirtualMachine) -> kube::Result<bool> {
         let named = machine.cloud_init.as_ref().map(|volume| &volume.network_data);
         let Some(NetworkData::Secret(name)) = named.filter(|_| machine.secret().is_none()) else { return Ok(false) };
         let namespace = machine.metadata.namespace.as_deref().unwrap_or_default();
-        // The names are not checked yet. They must not become a part of a path.
+        // The API server has not checked these names yet. An invalid name must not get into the path of a request.
         if !is_object_name(name) || !is_object_name(namespace) {
             return Ok(false);
         }
@@ -258,12 +262,13 @@ impl Webhooks {
             .is_some_and(|secret| secret.metadata.annotations.unwrap_or_default().contains_key(ALLOCATION_ANNOTATION)))
     }
 
-    /// Returns the networks on which the KubevirtMachine of this machine holds an address, which the machine keeps. The leader records
-    /// each address in an annotation of the KubevirtMachine. The leases are not listed, because a cluster may have tens of thousands of
-    /// them, and capk tries again and again while a pool is exhausted. `pools`: the exhausted pools of the machine.
+    /// Returns the networks on which the KubevirtMachine of this machine holds an address. The machine keeps these
+    /// addresses. The leader records each address in an annotation of the KubevirtMachine, so only the leases of
+    /// recorded addresses are read: a cluster may have tens of thousands of leases, and capk tries again and again
+    /// while a pool is exhausted. `pools` are the exhausted pools of the machine.
     async fn held(&self, machine: &VirtualMachine, pools: &[PoolId]) -> kube::Result<BTreeSet<String>> {
         let mut held = BTreeSet::new();
-        // The labels are not checked yet. The names must not become a part of a path.
+        // The API server has not checked these labels yet. An invalid name must not get into the path of a request.
         let is_valid = |key: &Key| is_object_name(&key.namespace) && is_object_name(&key.name);
         let Some(key) = machine.kubevirt_machine().filter(is_valid) else { return Ok(held) };
         if key != machine.key() {
@@ -291,8 +296,9 @@ impl Webhooks {
         Ok(held)
     }
 
-    /// Returns the networks on which an earlier VirtualMachine of this name holds an address of one of `pools`. A sticky pool then gives
-    /// this address to the machine. Without a KubevirtMachine in this namespace, only the lease records the address.
+    /// Returns the networks on which an earlier VirtualMachine of this name holds an address of one of `pools`. A
+    /// sticky pool then gives this address to the new machine. Without a KubevirtMachine in this namespace, only leases
+    /// record the address, so all leases are read.
     async fn held_without_machine(&self, machine: &VirtualMachine, pools: &[PoolId]) -> kube::Result<BTreeSet<String>> {
         let is_earlier = |Holder { kind, namespace, name, vm_namespace, .. }: &Holder| {
             let namespace = vm_namespace.as_ref().unwrap_or(namespace);
@@ -308,7 +314,7 @@ impl Webhooks {
         Ok(held)
     }
 
-    /// Responds to the creation of a VirtualMachine in a namespace of a MACPool.
+    /// Responds to the request to create a VirtualMachine in a namespace of a MACPool.
     async fn review_addresses(&self, request: &AdmissionRequest<Object>) -> AdmissionResponse {
         let mut response = AdmissionResponse::from(request);
         let Some(object) = &request.object else { return response };
@@ -340,7 +346,7 @@ fn patched(response: AdmissionResponse, operations: Vec<Value>) -> AdmissionResp
     })
 }
 
-/// Responds to the creation of an instance.
+/// Responds to the request to create a VirtualMachineInstance.
 fn review_instance(request: &AdmissionRequest<Object>) -> AdmissionResponse {
     let mut response = AdmissionResponse::from(request);
     let Some(instance) = &request.object else { return response };
@@ -353,7 +359,7 @@ fn review_instance(request: &AdmissionRequest<Object>) -> AdmissionResponse {
     response
 }
 
-/// New random name for the Secret of the machine in a request.
+/// Returns a new random name for the Secret of the machine in a request.
 fn new_secret_name(request: &AdmissionRequest<Object>) -> Result<String, Box<Status>> {
     let named = request.object.as_ref().and_then(|object| object.metadata.name.as_deref());
     new_name(named.unwrap_or_default()).map_err(|error| {
@@ -362,14 +368,14 @@ fn new_secret_name(request: &AdmissionRequest<Object>) -> Result<String, Box<Sta
     })
 }
 
-/// The object of a request, with its namespace.
+/// Returns the object of a request. Takes the namespace from the request if the object has none.
 fn with_namespace(object: &Object, request: &AdmissionRequest<Object>) -> Object {
     let mut object = object.clone();
     object.metadata.namespace = object.metadata.namespace.or_else(|| request.namespace.clone());
     object
 }
 
-/// Adds the changes of an object to a response that allows it.
+/// Adds the changes of an object, and the warnings, to a response that allows the object.
 fn changed(mut response: AdmissionResponse, allowed: Allowed) -> AdmissionResponse {
     response.warnings = Some(allowed.warnings).filter(|warnings| !warnings.is_empty());
     if allowed.operations.is_empty() { response } else { patched(response, allowed.operations) }

@@ -23,7 +23,7 @@ use kube::Config;
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use serde::Serialize;
 
-/// The name of the program in each request.
+/// Name and version of the program, as each request to the API server names them.
 const PROGRAM: &str = concat!("kubectl-glowplug/", env!("CARGO_PKG_VERSION"));
 
 /// Explain the pools and machines of glowplug-controller
@@ -113,7 +113,8 @@ async fn main() -> ExitCode {
     })
 }
 
-/// Replaces the tip about an option of kubectl that the plugin does not have. clap would suggest to pass the option as a value.
+/// Replaces the tip of clap about the options `-n` and `-f`, which kubectl has and the plugin does not have. clap would
+/// suggest passing the option as a value.
 fn with_tip(mut error: clap::Error) -> clap::Error {
     let tip = match error.get(ContextKind::InvalidArg) {
         Some(ContextValue::String(option)) if option == "-n" => "expected NAMESPACE/NAME",
@@ -124,8 +125,8 @@ fn with_tip(mut error: clap::Error) -> clap::Error {
     error
 }
 
-/// Runs a command. The exit status is 1 if the user lacks a right, or if the answer of `audit`, `plan` or `adopt` has something for a
-/// person to do.
+/// Runs a command. The exit status is 1 if the user lacks a right, or if the answer of `audit`, `plan` or `adopt` lists
+/// something that a person must do.
 async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let Arguments { kubeconfig, context, namespace, json, command } = arguments;
     let kubectl = kubectl(kubeconfig.as_deref(), context.as_deref());
@@ -156,15 +157,15 @@ async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     Ok(if is_clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The start of a command line that runs kubectl on the same cluster.
+/// Returns the beginning of a kubectl command line for the cluster of the user.
 fn kubectl(kubeconfig: Option<&Path>, context: Option<&str>) -> String {
     let file = kubeconfig.map(|file| format!(" --kubeconfig {}", quoted(&file.to_string_lossy())));
     let context = context.map(|name| format!(" --context {}", quoted(name)));
     format!("kubectl{}{}", file.unwrap_or_default(), context.unwrap_or_default())
 }
 
-/// The command line of a user who runs the plugin through kubectl, without the option `--apply`. The word `--` is left out, so that an
-/// option may follow: no name of a machine begins with `-`.
+/// Returns the command line of a user who runs the plugin through kubectl, without the option `--apply` and its value.
+/// Leaves out the word `--`, so that an option can follow: no name of a machine begins with `-`.
 fn command_line(words: impl Iterator<Item = String>) -> String {
     let (mut line, mut words) = ("kubectl glowplug".to_owned(), words.skip(1));
     while let Some(word) = words.next() {
@@ -188,7 +189,7 @@ async fn config(file: Option<PathBuf>, context: Option<String>) -> anyhow::Resul
     Config::from_custom_kubeconfig(read?, &options).await.map_err(alone).context("using the kubeconfig file")
 }
 
-/// Prints an answer, and the rights that the user lacks: in the JSON object, or as lines on standard error.
+/// Prints an answer. The rights that the user lacks go into the JSON object, or as warnings to standard error.
 fn print(answer: &(impl Serialize + Display), reader: &Reader, as_json: bool) -> anyhow::Result<()> {
     let lacking = reader.lacking();
     let text = if as_json {
@@ -201,7 +202,7 @@ fn print(answer: &(impl Serialize + Display), reader: &Reader, as_json: bool) ->
     } else {
         for Lacking { right, without } in lacking {
             let without = without.map(|without| format!(": {without}")).unwrap_or_default();
-            // If standard error is closed, the exit status still says that something is missing.
+            // If standard error is closed, the exit status still reports the missing right.
             let _ = writeln!(stderr(), "warning: missing right: {}{without}", escaped(&right));
         }
         let tables = answer.to_string();
@@ -238,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn the_command_line_of_a_user_can_be_repeated_with_a_digest() {
+    fn the_command_line_of_a_user_is_quoted_without_its_option_apply() {
         let line = |words: &[&str]| command_line(words.iter().map(|word| (*word).to_owned()));
         let words = ["kubectl-glowplug", "adopt", "--file=a b.yaml", "--apply", "x", "--context", "c", "shop/db-0"];
         assert_eq!(line(&words), "kubectl glowplug adopt '--file=a b.yaml' --context c shop/db-0");

@@ -1,4 +1,4 @@
-//! What the two kinds of claims share: the provider, and the requests to the registry with their lines in the log.
+//! Code for both kinds of claims: the provider, and the requests to the registry with their log lines.
 
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ pub struct Provider {
 // === impl Provider ===
 
 impl Provider {
-    /// A provider for the claims of `scope`. `opening` must count the provider as two parts.
+    /// Creates a provider for the claims in `scope`. `opening` must count the provider as two parts.
     #[must_use]
     pub fn new(
         client: Client,
@@ -59,7 +59,7 @@ impl Provider {
         Part { name, kinds, noun, registry, opening, metrics, lines: Repeated::default() }
     }
 
-    /// The objects of a kind in the scope of this controller.
+    /// Returns the API client for the objects of a kind in the scope of this controller.
     pub(super) fn in_scope(&self, kind: &ApiResource) -> Api<Object> {
         match self.scope.namespace.as_str() {
             "" => Api::all_with(self.client.clone(), kind),
@@ -67,7 +67,7 @@ impl Provider {
         }
     }
 
-    /// The objects of a kind in the namespace of a name.
+    /// Returns the API client for the objects of a kind in the namespace of a name.
     pub(super) fn api(&self, kind: &ApiResource, key: &Key) -> Api<Object> {
         Api::namespaced_with(self.client.clone(), &key.namespace, kind)
     }
@@ -77,8 +77,8 @@ impl Provider {
         self.scope.namespace.is_empty() || self.scope.namespace == holder.namespace
     }
 
-    /// Reads an object into an index. `known` returns the version in the index, and `take` stores the answer: `false` if the
-    /// object must be read again.
+    /// Reads an object into an index. `known` returns the version in the index. `take` stores the answer, and returns
+    /// `false` if the object must be read again.
     pub(super) async fn read(
         &self,
         kind: &ApiResource,
@@ -95,8 +95,8 @@ impl Provider {
         }
     }
 
-    /// Makes the registry adopt the records that no other leader has adopted, each with its network. Returns the holders of
-    /// these records.
+    /// Makes the registry adopt records, each given with its network. Leaves out a record if another leader has already
+    /// adopted it. Returns the holders of the other records.
     pub(super) async fn adopt_all(
         &self,
         records: impl IntoIterator<Item = (Record, String)>,
@@ -114,7 +114,8 @@ impl Provider {
         Ok(records.into_iter().map(|record| record.claimant.machine).collect())
     }
 
-    /// Makes the registry adopt the record of a claim. Returns why the claim may still not hold its addresses.
+    /// Makes the registry adopt the record of a claim. Returns the problem to report if the claim still does not hold
+    /// its addresses.
     pub(super) async fn adopt(&self, record: Record, network: &str) -> Result<Problem, Error> {
         if self.is_leased(&record, network).await? {
             return Err(Error::Behind);
@@ -122,14 +123,16 @@ impl Provider {
         let adoption = self.registry.adopt(vec![record.clone()]).await?;
         let fits_no_pool = || Problem::Mismatch(format!("{} fits no pool", record.source), Vec::new());
         let problem = Problem::of_adoption(&adoption).unwrap_or_else(fits_no_pool);
-        // If nothing is adopted, the status reports why. Each pass tries again, so a line here would be repeated.
+        // If nothing is adopted, the status reports the reason. Each pass tries again, and would write the same line
+        // again.
         if adoption.adopted > 0 {
             log_adoption(&[record], &adoption);
         }
         Ok(problem)
     }
 
-    /// Whether the API server has a lease of an address of the record, which the registry has not received yet.
+    /// Whether the API server has a lease of one of the record's addresses for the same holder, although the registry
+    /// has not received such a lease yet.
     async fn is_leased(&self, record: &Record, network: &str) -> Result<bool, Error> {
         for address in &record.addresses {
             let uid = &record.claimant.machine.uid;
@@ -140,7 +143,8 @@ impl Provider {
         Ok(false)
     }
 
-    /// Releases all addresses of a claimant except `addresses`, because two leaders have allocated addresses to the claimant.
+    /// Releases all addresses of a claimant except `addresses`. A claimant has more addresses if two leaders have
+    /// allocated addresses to it.
     pub(super) async fn keep(
         &self,
         claim: &Key,
@@ -152,8 +156,9 @@ impl Provider {
         Ok(())
     }
 
-    /// Releases everything that a claim holds, and returns the addresses. Users can write the UID of an object of another kind into an
-    /// object with the name of a claim. Leases of such an object are not released, because its kind differs.
+    /// Releases everything that a claim holds, and returns the addresses. A user can write the UID of another object,
+    /// such as a machine, into an object with the name of a claim. The leases of the other object are kept, because its
+    /// kind differs.
     pub(super) async fn release(&self, holder: Machine) -> Result<Vec<IpNetwork>, Error> {
         let (claim, uid) = (Key::of_machine(&holder), holder.uid.clone());
         let addresses = self.registry.release(holder).await?;
@@ -163,8 +168,8 @@ impl Provider {
         Ok(addresses)
     }
 
-    /// Logs that a claim has its addresses, and records how long the claim waited. Success has no event, which would be one
-    /// more write for each claim: the status has the same information.
+    /// Logs that a claim has its addresses, and records how long the claim waited. Publishes no event: an event would
+    /// be one more write for each claim, and the status has the same information.
     pub(super) fn note_allocation(
         &self,
         claim: &Key,
@@ -186,7 +191,7 @@ impl Provider {
     }
 }
 
-/// Logs what the registry adopted: a line for each claim, and a line for each address that does not fit.
+/// Logs an adoption: a line for each claim, and a line for each address that does not match the registry.
 fn log_adoption(records: &[Record], adoption: &Adoption) {
     for (holder, addresses) in adoption::adopted(records, adoption) {
         let (claim, addresses) = (Key::of_machine(&holder), list(addresses));
@@ -204,7 +209,7 @@ pub(super) fn is_gone(object: &Object) -> bool {
     object.metadata.deletion_timestamp.is_some() && finalizers.is_none_or(Vec::is_empty)
 }
 
-/// A JSON patch.
+/// Converts a list of operations to a JSON patch.
 pub(super) fn json_patch(patch: Value) -> Result<Patch<()>, request::Error> {
     serde_json::from_value(patch).map(Patch::Json).map_err(request::Error::Unreadable)
 }

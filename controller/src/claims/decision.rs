@@ -1,8 +1,8 @@
-//! Decides the next request for the claim of one name. Pure: the input is objects, the output is a request. No API
-//! server and no clock.
+//! Decides the next request for the claim of one name. Pure decision logic: the input is objects, the output is a
+//! request. There is no API server and no clock.
 //!
 //! A pass decides a request, makes the request, applies its result and decides again, until no request is needed. Each
-//! decision uses only the current state. So a pass may stop at any point, and another process can continue.
+//! decision uses only the current state. Therefore a pass can stop at any point, and another process can continue.
 //!
 //! | state of the claim | requests, in this order |
 //! |---|---|
@@ -46,26 +46,28 @@ pub(crate) struct View {
     pub(crate) version: Version,
     /// `None`: a consistent read found no claim.
     pub(crate) claim: Option<IpAddressClaim>,
-    /// The IPAddress. From a consistent read if the claim is deleted or gone.
+    /// The IPAddress of the name. If the claim is being deleted or is gone, the IPAddress is from a consistent read.
     pub(crate) address: Option<IpAddress>,
-    /// UIDs of earlier claims of this name that may hold an address, and of IPAddresses whose addresses were reserved without a
-    /// claim. A consistent read has proved that these objects are gone, or that the IPAddress has its claim.
+    /// UIDs of earlier claims of this name that may hold an address, and of IPAddresses whose addresses were reserved
+    /// without a claim. A consistent read has proved that each of these claims is gone, and that each of these
+    /// IPAddresses is gone or has its claim.
     pub(crate) former: BTreeSet<String>,
     pub(crate) cluster: Cluster,
     /// Whether the watch filter of this controller selects the claim.
     pub(crate) is_watched: bool,
-    /// The pool of the claim. `None` when the pool does not exist.
+    /// Facts about the pool of the claim. `None`: the pool does not exist.
     pub(crate) pool: Option<PoolFacts>,
     pub(crate) ledger: Recorded,
     /// Why the registry did not allocate or adopt an address in this pass.
     pub(crate) problem: Option<Problem>,
     /// Whether this pass has released the addresses of the claim.
     pub(crate) is_released: bool,
-    /// Whether this pass has written the status: an API server may drop members that its schema lacks.
+    /// Whether this pass has written the status. The status is written only once in a pass: if the API server drops
+    /// members that its schema lacks, the stored status never equals the desired status.
     pub(crate) is_status_written: bool,
 }
 
-/// The Cluster of a claim.
+/// State of the Cluster to which a claim belongs.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Cluster {
     /// The claim belongs to no Cluster.
@@ -76,18 +78,18 @@ pub(crate) enum Cluster {
     Absent,
 }
 
-/// The next request.
+/// The next request of a pass.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Step {
     /// No request is needed until something changes.
     Wait,
-    /// Merges this into the claim.
+    /// Merges this value into the claim.
     PatchClaim(Value),
-    /// Merges this into the status of the claim, which then has this readiness.
+    /// Merges this value into the status of the claim. Afterwards, the status has this readiness.
     PatchStatus(Value, Readiness),
     /// Creates this IPAddress.
     CreateAddress(Value),
-    /// Merges this into the IPAddress.
+    /// Merges this value into the IPAddress.
     PatchAddress(Value),
     /// Deletes the IPAddress.
     DeleteAddress,
@@ -99,13 +101,13 @@ pub(crate) enum Step {
     Keep(Claimant, IpAddr),
     /// Removes the claim from the wait queue.
     Withdraw,
-    /// Notes that the claim no longer records these addresses.
+    /// Ends the records of these addresses, which the objects of the claim no longer have.
     EndRecords(Machine, BTreeSet<(String, IpAddr)>),
     /// Releases everything that a claim holds.
     Release(Machine),
 }
 
-/// Decides the next request. `now` is the time of a transition of a condition.
+/// Decides the next request. `now` becomes the transition time of each condition whose status changes.
 pub(crate) fn decide(view: &View, now: Timestamp) -> Step {
     match &view.claim {
         None => view.clean_up().unwrap_or(Step::Wait),
@@ -122,7 +124,7 @@ pub(crate) fn decide(view: &View, now: Timestamp) -> Step {
 // === impl Step ===
 
 impl Step {
-    /// The holder that loses addresses by this request.
+    /// The holder from which this request takes addresses. `None`: the request takes no address.
     pub(crate) fn frees_of(&self) -> Option<&Machine> {
         match self {
             Self::Keep(claimant, _) => Some(&claimant.machine),
@@ -148,12 +150,12 @@ impl View {
         self.claim.is_none() && self.address.is_none() && self.former.is_empty()
     }
 
-    /// Whether the claim needs a certain address that is not available for now.
+    /// Whether the claim needs one particular address, and this address is not available now.
     pub(crate) fn waits_for_address(&self) -> bool {
         matches!(&self.problem, Some(Problem::Refused(error)) if error.is_about_address())
     }
 
-    /// Whether the claim has no address, and a pool of this controller must give it one.
+    /// Whether the claim holds no address, and must get one from a pool of this controller.
     pub(crate) fn is_waiting(&self) -> bool {
         let is_served = |claim: &IpAddressClaim| {
             claim.pool.resolve(&self.key.namespace).is_some() && !claim.is_deleted() && !self.is_stopped(claim)
@@ -161,8 +163,8 @@ impl View {
         self.ledger.held.is_empty() && self.claim.as_ref().is_some_and(is_served)
     }
 
-    /// Leaves a claim alone, and says so in its status, because no other object says why the claim waits. A claim that has an address
-    /// waits for no Cluster.
+    /// Returns the step for a claim that is not served now. The step writes the reason into the status, because no
+    /// other object shows the reason. A claim that has an address does not need its Cluster.
     fn stop(&self, claim: &IpAddressClaim, now: Timestamp) -> Step {
         if claim.pool.resolve(&self.key.namespace).is_none() || !self.is_watched {
             let is_pointed_out = self.is_watched && !is_paused(claim) && self.cluster == Cluster::Absent;
@@ -186,22 +188,23 @@ impl View {
         let is_stopped = match self.cluster {
             Cluster::None | Cluster::Running => false,
             Cluster::Paused => true,
-            // A Cluster may be gone before the claims of its machines, so a claim that is being deleted needs no Cluster.
+            // A Cluster may be deleted before the claims of its machines, so a claim that is being deleted needs no
+            // Cluster.
             Cluster::Absent => !claim.is_deleted(),
         };
         is_paused(claim) || is_stopped || !self.is_watched
     }
 
-    /// Removes a waiting claim from the wait queue, because it must not get an address now. Returns `step` for a claim
-    /// that does not wait.
+    /// Returns the step that removes a waiting claim from the wait queue, because the claim must not get an address
+    /// now. Returns `step` for a claim that does not wait.
     fn hold_back(&self, step: Step) -> Step {
         if self.ledger.waits { Step::Withdraw } else { step }
     }
 
-    /// Removes the objects of earlier claims of this name. The IPAddress is removed first, so that two objects never
-    /// have the same address.
+    /// Returns the step that removes an object of an earlier claim of this name. The IPAddress is removed before the
+    /// lease, so that two objects never have the same address.
     fn clean_up(&self) -> Option<Step> {
-        // An IPAddress whose claim was never seen stays until another program deletes it: its claim may come.
+        // An IPAddress whose claim this leader has never seen is kept: the claim may be created later.
         let is_left = |address: &&IpAddress| address.is_ours() && (self.is_of_former(address) || address.is_deleted());
         if let Some(address) = self.address.as_ref().filter(is_left) {
             return Some(remove(address));
@@ -209,8 +212,9 @@ impl View {
         self.release_former()
     }
 
-    /// Whether the IPAddress was created for an earlier claim. The garbage collector removes a claim that is gone from the owners of its
-    /// IPAddress, and keeps the IPAddress, because the pool owns it, too. Then the lease of the claim is the proof.
+    /// Whether the IPAddress was created for an earlier claim. If a claim is gone, the garbage collector removes the
+    /// claim from the owners of its IPAddress, but keeps the IPAddress, because the pool also owns it. In this case the
+    /// lease of the earlier claim is the proof.
     fn is_of_former(&self, address: &IpAddress) -> bool {
         self.ledger.is_of_former || address.owner().is_some_and(|uid| self.former.contains(uid))
     }
@@ -279,8 +283,8 @@ impl View {
         self.release_former().unwrap_or_else(|| self.report(claim, &Readiness::Ready(of_other), now))
     }
 
-    /// Says in the status of a claim why its reference names no pool. No other provider serves such a claim. A claim that has an address
-    /// keeps its status.
+    /// Returns the step that writes into the status of a claim why its reference names no pool. No other provider
+    /// serves such a claim. If the claim has an address, its status is kept.
     fn point_out(&self, claim: &IpAddressClaim, now: Timestamp) -> Step {
         match claim.pool.mistake().filter(|_| self.ledger.held.is_empty()) {
             Some(mistake) => self.refuse(claim, NotReady::AllocationFailed, mistake, now),
@@ -288,7 +292,7 @@ impl View {
         }
     }
 
-    /// Adopts the address of the IPAddress, which the claim does not hold yet.
+    /// Returns the step that adopts the address of the IPAddress, which the claim does not hold yet.
     fn adopt(
         &self,
         claim: &IpAddressClaim,
@@ -387,7 +391,7 @@ impl View {
         })
     }
 
-    /// Creates the IPAddress of a claim.
+    /// Returns the step that creates the IPAddress of a claim.
     fn provide(&self, claim: &IpAddressClaim, pool: &PoolId, held: &Held, now: Timestamp) -> Step {
         let Some(pool_owner) = self.pool_owner(pool) else {
             return self.refuse(claim, NotReady::PoolNotReady, why_not_ready(pool, self.pool.as_ref()), now);
@@ -416,7 +420,8 @@ impl View {
         Step::CreateAddress(json!({"metadata": metadata, "spec": spec}))
     }
 
-    /// The patch that protects the IPAddress of a claim and makes the claim its owner. `None` when nothing must change.
+    /// Returns the patch that sets the finalizer of the IPAddress and makes the claim its owner. `None`: the IPAddress
+    /// needs no change.
     fn repair(&self, claim: &IpAddressClaim, pool: &PoolId, address: &IpAddress) -> Option<Value> {
         let is_owned = address.owner() == Some(claim.uid());
         let is_protected = has_finalizer(&address.metadata, ADDRESS_FINALIZER) || address.is_deleted();
@@ -458,7 +463,7 @@ impl View {
         })
     }
 
-    /// Reports in the status why a claim gets no address, when waiting does not help.
+    /// Returns the step that reports in the status why a claim gets no address. Used if waiting does not help.
     fn refuse(&self, claim: &IpAddressClaim, reason: NotReady, message: String, now: Timestamp) -> Step {
         self.hold_back(self.report(claim, &Readiness::NotReady(reason, message), now))
     }
@@ -469,12 +474,12 @@ impl View {
     }
 }
 
-/// Whether a claim itself is paused.
+/// Whether a claim has the annotation that pauses it.
 fn is_paused(claim: &IpAddressClaim) -> bool {
     claim.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(PAUSED_ANNOTATION))
 }
 
-/// Why a pool allocates no address for a claim. `None`: the pool does not exist.
+/// Returns why a pool allocates no address to a claim. `facts` is `None` if the pool does not exist.
 pub(crate) fn why_not_ready(pool: &PoolId, facts: Option<&PoolFacts>) -> String {
     let kind = pool_kind(pool).kind;
     match facts.map(|facts| &facts.ready) {
@@ -488,9 +493,9 @@ pub(crate) fn why_not_ready(pool: &PoolId, facts: Option<&PoolFacts>) -> String 
 
 // === impl Adoptee ===
 
-/// The next request that removes an IPAddress. The deletion comes first: nothing can undo it, so every later leader knows that
-/// the IPAddress must go, also after the garbage collector has changed its owners. The finalizer of another controller keeps
-/// the IPAddress.
+/// Returns the next step that removes an IPAddress. The deletion comes before the removal of the finalizer: nothing can
+/// undo a deletion, so every later leader knows that the IPAddress must go, even if the garbage collector has changed
+/// its owners. If another controller has a finalizer on the IPAddress, the IPAddress stays.
 fn remove(address: &IpAddress) -> Step {
     if !address.is_deleted() {
         Step::DeleteAddress
@@ -505,8 +510,8 @@ pub(crate) fn without(metadata: &ObjectMeta, finalizer: &str) -> Vec<String> {
     metadata.finalizers.iter().flatten().filter(|name| *name != finalizer).cloned().collect()
 }
 
-/// The patch that sets the finalizers of an object. The patch has the version of the object, because it replaces the
-/// whole list.
+/// Returns the patch that sets the finalizers of an object. The patch names the version of the object, because it
+/// replaces the whole list.
 pub(crate) fn finalizers(metadata: &ObjectMeta, finalizers: Vec<String>) -> Value {
     json!({"metadata": {"resourceVersion": metadata.resource_version, "finalizers": finalizers}})
 }

@@ -1,9 +1,9 @@
 //! Serves IPAMClaims: allocates their addresses from pools with `serveIPAMClaims`, and writes the addresses into
-//! `status.ips`. The passes, the start and the release follow the rules of IPAddressClaims; the status takes the place of
-//! the IPAddress.
+//! `status.ips`. The passes, the start and the release follow the same rules as for IPAddressClaims. The status of the
+//! claim replaces the IPAddress.
 //!
-//! The network of a claim is a name in the configuration of a network attachment definition. So the network attachment
-//! definitions are watched, too.
+//! A claim names its network by the name in the configuration of a network attachment definition. Therefore the network
+//! attachment definitions are watched, too.
 
 pub(crate) mod decision;
 pub(crate) mod index;
@@ -41,33 +41,33 @@ use crate::passes::{Ended, Error, LONGEST_PASS, Problem, Until};
 use crate::pools::facts::Facts;
 use crate::pools::selection::OpenPools;
 
-/// Largest number of instances that are read one by one.
+/// Largest number of instances that are read one by one. More instances are read in lists.
 const MOST_GUESTS: usize = 16;
 /// Maximum number of objects in the response to one list request.
 const PAGE: u32 = 500;
 const HOLDER: HolderKind = HolderKind::IpamClaim;
 
-/// The provider while the API server serves IPAMClaims.
+/// The provider during the time in which the API server serves IPAMClaims.
 struct Work<'p> {
     provider: &'p Provider,
     kinds: Kinds,
     index: Mutex<Index>,
-    /// Receives the names that need a pass because the pass of another name has adopted their addresses.
+    /// Sends the names that need a pass because the pass of another name has adopted their addresses.
     others: mpsc::UnboundedSender<Key>,
 }
 
-/// The kinds that the API server serves.
+/// The kinds of this part that the API server serves.
 #[derive(Clone, Debug, PartialEq)]
 struct Kinds {
     claims: ApiResource,
-    /// NetworkAttachmentDefinition. `None` when the API server does not serve this kind.
+    /// The kind NetworkAttachmentDefinition. `None`: the API server does not serve this kind.
     attachments: Option<ApiResource>,
 }
 
 // === impl Provider ===
 
 impl Provider {
-    /// Serves IPAMClaims until the future is dropped, as [`Provider::run`] serves IPAddressClaims.
+    /// Serves IPAMClaims until the future is dropped, in the same way as [`Provider::run`] serves IPAddressClaims.
     pub async fn run_ipam_claims(
         &self,
         pools: watch::Receiver<Option<OpenPools>>,
@@ -103,7 +103,7 @@ impl Kinds {
 impl provider::Work for Work<'_> {
     type Kind = Kind;
 
-    /// Network attachment definitions of every namespace are watched: a pool names the namespace of its network.
+    /// Watches network attachment definitions of every namespace, because a pool names the namespace of its network.
     fn watches(&self) -> Vec<BoxStream<'static, (Kind, Change)>> {
         let claims = self.provider.in_scope(&self.kinds.claims);
         let attachments = self.kinds.attachments.as_ref().map(|kind| Api::all_with(self.provider.client.clone(), kind));
@@ -140,7 +140,7 @@ impl provider::Work for Work<'_> {
     }
 
     fn claimants(&self, holders: &BTreeSet<Machine>) -> Vec<Key> {
-        // If such a claim no longer exists, its addresses must be released.
+        // If the claim of a holder no longer exists, the addresses of the holder must be released.
         holders.iter().filter(|holder| holder.kind == HOLDER).for_each(|holder| drop(self.note_holder(holder)));
         self.concerned()
     }
@@ -181,8 +181,8 @@ impl Work<'_> {
         index.by_age().into_iter().filter(|key| index.concerns(key)).collect()
     }
 
-    /// Collects the state of a name. The claim is read from the API server when `is_outdated`, and when an address may
-    /// be released: a release requires certainty that the claim does not exist.
+    /// Collects the state of a name. Reads the claim from the API server if `is_outdated` is `true`, or if the next
+    /// step could release an address: a release requires certainty that the claim does not exist.
     async fn look(&self, key: &Key, is_outdated: bool) -> Result<View, Error> {
         let mut view = self.index().view(key);
         if view.is_empty() {
@@ -190,8 +190,8 @@ impl Work<'_> {
         }
         let may_release = view.claim.as_ref().is_none_or(IpamClaim::is_deleted) || !view.former.is_empty();
         if is_outdated || may_release {
-            // If the claim that is read has another UID, the earlier claims of the name no longer exist. A claim that is
-            // noted as an earlier one only after this is not a candidate for a release.
+            // If the claim now has another UID than a candidate, the candidate no longer exists. A claim that becomes
+            // an earlier claim only after this line is not a candidate for a release.
             let mut candidates: BTreeSet<String> = view.former.keys().cloned().collect();
             candidates.extend(view.claim.as_ref().map(|claim| claim.uid().to_owned()));
             let known = || self.index().version(key);
@@ -217,7 +217,7 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Makes a request and applies its result. `false` when an object has changed and must be read again.
+    /// Makes a request and applies its result. Returns `false` if an object has changed and must be read again.
     async fn apply(&self, step: Step, view: &mut View) -> Result<bool, Error> {
         let registry = &self.provider.registry;
         let (key, merge) = (view.key.clone(), PatchParams::default());
@@ -283,8 +283,8 @@ impl Work<'_> {
         Ok(true)
     }
 
-    /// Makes the registry adopt the addresses of claims that may be missing from the registry. Each claim counts as a claim of one of
-    /// `pools`. `None`: of the pools in the index.
+    /// Makes the registry adopt the addresses of claims that the registry may lack. Each claim counts as a claim of one
+    /// of `pools`. If `pools` is `None`, the pools in the index are used.
     async fn adopt_all(&self, pools: Option<&Facts>) -> Result<(), Error> {
         let unrecorded = self.index().unrecorded(pools);
         if unrecorded.is_empty() {
@@ -292,11 +292,11 @@ impl Work<'_> {
         }
         let adoptees = self.provider.registry.read(move |allocator| {
             let adoptee = |(claim, pool): (IpamClaim, PoolId)| {
-                // The registry cannot attribute the addresses to a pool that it does not have yet.
+                // The registry cannot attribute addresses to a pool that the registry does not have yet.
                 let (interface, network) =
                     allocator.pool(&pool.to_string()).map(|pool| (pool.interface(), pool.network().to_owned()))?;
                 let key = claim.key();
-                // A pass reports an address that cannot be read.
+                // If an address cannot be read, the pass of the claim reports the error.
                 let addresses = claim.addresses().unwrap_or_default();
                 let record = record(&claim, addresses, &pool, interface);
                 let holder = &record.claimant.machine;
@@ -309,9 +309,9 @@ impl Work<'_> {
         });
         let (recorded, records): (Vec<Key>, Vec<_>) = adoptees.await?.into_iter().unzip();
         let holders = self.provider.adopt_all(records.into_iter().flatten()).await?;
-        // As for IPAddressClaims, the pass of such a claim may have ended the claim meanwhile.
+        // As for IPAddressClaims, a claim may have ended during the adoption.
         for holder in &holders {
-            // The receiver ends only together with the passes.
+            // Sending fails only after the passes have ended, too.
             provider::Work::note_holder(self, holder).into_iter().for_each(|key| drop(self.others.send(key)));
         }
         let mut index = self.index();
@@ -370,8 +370,8 @@ impl Work<'_> {
     }
 }
 
-/// Reads the instances with these names. A user can name any number of virtual machines as owners of a claim, so many names
-/// are looked up in a list of the namespace.
+/// Reads the instances with these names. A claim can name any number of virtual machines as owners. So if there are
+/// many names, the instances come from a list of the namespace.
 async fn read_guests(instances: &Api<Object>, names: BTreeSet<String>) -> Result<Vec<Guest>, Error> {
     let mut guests = Vec::new();
     if names.len() <= MOST_GUESTS {

@@ -1,12 +1,12 @@
-//! Pauses after failures. Each one is twice as long as the one before, so that a failure that lasts, such as a missing right,
-//! costs the API server little.
+//! Pauses after failures. Each pause is twice as long as the pause before. So a failure that lasts, such as a missing
+//! right, causes few requests.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Pauses after the failures of one task.
+/// The pauses of one task after its failures.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BackOff {
     first: Duration,
@@ -14,7 +14,7 @@ pub(crate) struct BackOff {
     next: Duration,
 }
 
-/// The names whose last attempt failed.
+/// Names whose last attempt failed, with the time of their next attempt.
 #[derive(Debug)]
 pub(crate) struct Postponed<K> {
     pauses: BackOff,
@@ -29,14 +29,14 @@ impl BackOff {
         Self { first, longest, next: first }
     }
 
-    /// Returns the pause after one more failure.
+    /// Returns the length of the pause after one more failure, and doubles the next pause.
     pub(crate) fn pause(&mut self) -> Duration {
         let pause = self.next;
         self.next = self.longest.min(pause * 2);
         pause
     }
 
-    /// Begins again with the first pause, after a success.
+    /// Starts again with the first pause. Call this method after a success.
     pub(crate) const fn reset(&mut self) {
         self.next = self.first;
     }
@@ -49,7 +49,7 @@ impl<K: Clone + Ord> Postponed<K> {
         Self { pauses, names: BTreeMap::new() }
     }
 
-    /// Whether an attempt for a name may be made now.
+    /// Whether `now` is late enough for the next attempt for a name.
     pub(crate) fn is_due(&self, name: &K, now: Instant) -> bool {
         self.names.get(name).is_none_or(|(_, at)| *at <= now)
     }
@@ -82,7 +82,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn a_pause_is_twice_as_long_as_the_one_before_up_to_a_limit() {
+    fn each_pause_is_twice_as_long_as_the_pause_before_up_to_a_limit() {
         let mut pauses = BackOff::new(SECOND, SECOND * 5);
         assert_eq!([(); 4].map(|()| pauses.pause()), [1, 2, 4, 5].map(|seconds| SECOND * seconds));
         pauses.reset();

@@ -21,8 +21,8 @@ use crate::metrics::Metrics;
 /// The client never repeats a request on its own. By default, kube repeats a request 15 times, up to 1,000 seconds
 /// apart, and would repeat a `POST` that may have been stored.
 ///
-/// Every request names the program and its version. An API server also records the name of the program as the manager of the
-/// fields that a write sets.
+/// Every request names the program and its version. For a write, the API server records the name of the program as the
+/// manager of the fields that the write sets.
 ///
 /// # Errors
 ///
@@ -31,24 +31,24 @@ pub fn connect(config: Config) -> kube::Result<Client> {
     connect_as(concat!("glowplug-controller/", env!("CARGO_PKG_VERSION")), config)
 }
 
-/// Connects like [`connect`], with `program` as the name and version of the program.
+/// Connects like [`connect`]. `program` is the name and the version of the program.
 ///
 /// # Errors
 ///
-/// The same as of [`connect`].
+/// The same errors as for [`connect`].
 pub fn connect_as(program: &'static str, mut config: Config) -> kube::Result<Client> {
     config.headers.push((USER_AGENT, HeaderValue::from_static(program)));
     config.default_retry = false;
     config.connect_timeout = Some(Duration::from_secs(5));
-    // If the host vanishes, neither an answer nor an error arrives: only this timeout ends a list or the start of a watch. A
-    // watch itself lasts less than 5 minutes.
+    // If the server vanishes, there is no answer and no error. Only this timeout then ends a list or the start of a
+    // watch. A watch itself lasts less than 5 minutes.
     config.read_timeout = Some(Duration::from_secs(300));
     config.reset_reader_on_write = true;
     Client::try_from(config)
 }
 
-/// Returns the message about a kubeconfig file that cannot be used, which has the message of its cause already. It has the place of a
-/// mistake, and no line of the file: a line may have a token or a key.
+/// Returns the message about a kubeconfig file that cannot be used. The message already includes its cause. It names
+/// the line and the column of a mistake, and quotes nothing from the file, because a line may have a token or a key.
 #[must_use]
 pub fn kubeconfig_message(error: &KubeconfigError) -> String {
     let KubeconfigError::Parse(error) = error else { return error.to_string() };
@@ -56,11 +56,11 @@ pub fn kubeconfig_message(error: &KubeconfigError) -> String {
     format!("{place}not readable, expected a kubeconfig file")
 }
 
-/// A client whose errors name the API server, if a request gets no answer.
+/// Returns a client whose errors name the API server if a request gets no answer.
 #[must_use]
 pub fn naming_server(client: &Client, server: &http::Uri) -> Client {
     let (client, namespace) = (client.clone(), client.default_namespace().to_owned());
-    // The address may have a user with a password.
+    // The address may have a user with a password, so the message names only scheme, host and port.
     let port = server.port().map(|port| format!(":{port}")).unwrap_or_default();
     let server = format!("{}://{}{port}", server.scheme_str().unwrap_or("https"), server.host().unwrap_or_default());
     let send = move |request: http::Request<Body>| {
@@ -78,7 +78,7 @@ pub fn naming_server(client: &Client, server: &http::Uri) -> Client {
     Client::new(tower::service_fn(send), namespace)
 }
 
-/// A client that counts its requests, with the status codes of the answers.
+/// Returns a client that counts its requests by the status codes of the answers.
 #[must_use]
 pub fn counted(client: &Client, metrics: &Arc<Metrics>) -> Client {
     let (client, namespace, metrics) = (client.clone(), client.default_namespace().to_owned(), Arc::clone(metrics));
@@ -94,16 +94,16 @@ pub fn counted(client: &Client, metrics: &Arc<Metrics>) -> Client {
     Client::new(tower::service_fn(send), namespace)
 }
 
-/// A client for the work of a leader in its `term`. After the term, the client only reads and deletes.
+/// Returns a client for the work of a leader in its `term`. After the term, the client only reads and deletes.
 ///
-/// A leader that was paused may continue with a write after another leader has released the address in the request.
-/// The clock shows the end of the term before any task of this process notices the end. A deletion is safe at any time:
-/// it names the UID of an object that is certainly not needed, such as a Secret that the API server received late.
+/// A leader that was paused may continue with a write after another leader has released the address in the request. The
+/// clock shows the end of the term before any task of this process notices the end. A deletion is safe at any time: it
+/// names the UID of an object that is certainly not needed, such as a Secret that the API server received late.
 ///
-/// A request that was sent during the term may still arrive after it. No client can prevent this. `writes` counts
-/// each write until the API server answers it, also if the caller stops waiting.
+/// The API server may receive a request after the term although the client sent it during the term. No client can
+/// prevent this. `writes` counts each write until the API server answers it, even if the caller stops waiting.
 ///
-/// `current` is the current term of this process.
+/// `current` has the current term of this process.
 #[must_use]
 pub fn of_leader(client: &Client, term: Term, current: watch::Receiver<Option<Term>>, writes: Writes) -> Client {
     let (client, namespace) = (client.clone(), client.default_namespace().to_owned());
@@ -152,7 +152,7 @@ mod tests {
     use super::*;
     use crate::program::election::tests::term;
 
-    /// A client whose API server counts the requests.
+    /// Returns a client whose API server counts the requests, and the count.
     fn client() -> (Client, Arc<AtomicUsize>) {
         let count = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&count);
@@ -163,7 +163,7 @@ mod tests {
         (Client::new(tower::service_fn(answer), "glowplug-system"), count)
     }
 
-    /// Sends a request. Returns the error.
+    /// Sends a request, and returns the error message if it fails.
     async fn send(client: &Client, method: Method) -> Option<String> {
         let request = http::Request::builder().method(method).body(Body::empty()).unwrap();
         client.send(request).await.err().map(|error| error.to_string())
@@ -180,7 +180,7 @@ mod tests {
         assert_eq!(leader.default_namespace(), "glowplug-system");
         let post = async || send(&leader, Method::POST).await;
         assert_eq!(post().await, None);
-        // The term ends although nothing reports its end.
+        // The term ends by the clock, before any task reports its end.
         tokio::time::advance(second).await;
         for method in [Method::POST, Method::PUT, Method::PATCH] {
             assert_eq!(send(&leader, method).await.as_deref(), ENDED);
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_write_is_under_way_until_its_answer_even_if_its_caller_stops_waiting() {
+    async fn a_write_counts_as_unanswered_until_its_answer_even_if_its_caller_stops_waiting() {
         let gate = Arc::new(Semaphore::new(0));
         let (held, came) = (Arc::clone(&gate), Arc::new(Notify::new()));
         let coming = Arc::clone(&came);

@@ -9,30 +9,30 @@ use serde_json::{Map, Value, json};
 
 /// Longest message of a `v1beta1` condition, in bytes.
 const MAX_MESSAGE: usize = 10_240;
-/// Largest number of lines in a message with a line for each address or lease.
+/// Maximum number of lines in a message that has a line for each address or lease.
 pub(crate) const MOST_LINES: usize = 20;
-/// Type of the condition of a pool in which an address has two users.
+/// Type of the condition that reports an address with two users in a pool.
 pub(crate) const DUPLICATE_RECORDS: &str = "DuplicateRecords";
-/// The condition of a pool with leases that cannot be read.
+/// Type of the condition that reports leases of a pool that cannot be read.
 pub(crate) const UNREADABLE_LEASES: &str = "UnreadableLeases";
 /// Reason of the condition [`UNREADABLE_LEASES`].
 pub(crate) const DAMAGED_LEASES: &str = "DamagedLeases";
-/// Longest message of any other condition that an API server accepts, in bytes.
+/// Longest message of a condition other than a `v1beta1` condition that an API server accepts, in bytes.
 pub(crate) const LONGEST_MESSAGE: usize = 32_768;
 
-/// The stored conditions of some types, from a list in the status of an object. Conditions of other programs are left out,
-/// because they may be of any size.
+/// The stored conditions of some types, from a list in the status of an object. Conditions of other types are left out,
+/// because other programs may write conditions of any size.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Stored {
     /// Path of the list of conditions in the object.
     path: &'static [&'static str],
-    /// Number of members at the beginning of the path that exist in the object.
+    /// Number of members of the path, from its beginning, that exist in the object.
     depth: usize,
-    /// The position in the list, and the members, of each condition by its type.
+    /// The conditions by their type: the position in the list, and the members.
     known: BTreeMap<&'static str, (usize, Map<String, Value>)>,
 }
 
-/// The members of a condition.
+/// Names of the members of a condition that are kept.
 const MEMBERS: [&str; 7] =
     ["type", "status", "reason", "message", "severity", "observedGeneration", "lastTransitionTime"];
 
@@ -76,8 +76,9 @@ impl Stored {
         Self { path, depth, known: known.collect() }
     }
 
-    /// Returns the operations of a JSON patch that set these conditions. The result is empty if the object already has the
-    /// conditions. Conditions of other programs are kept. `now` is the time of a transition.
+    /// Returns the operations of a JSON patch that set these conditions. The result is empty if the object already has
+    /// the conditions. Conditions of other programs are kept. `now` becomes the transition time of each condition whose
+    /// status changes.
     pub(crate) fn set(&self, conditions: impl IntoIterator<Item = Value>, now: Timestamp) -> Vec<Value> {
         let path = |depth: usize| self.path[..depth].iter().map(|name| format!("/{name}")).collect::<String>();
         let operation =
@@ -100,7 +101,7 @@ impl Stored {
         if self.depth == self.path.len() {
             operations.extend(new.into_iter().map(|new| operation("add", format!("{}/-", path(self.depth)), new)));
         } else if !new.is_empty() {
-            // The first member of the path is `status`. `status_patch` adds it if it is missing.
+            // The first member of the path is `status`. `status_patch` adds `status` if the object has none.
             let depth = self.depth.max(1);
             let missing = self.path[depth + 1..].iter().rev();
             let value = missing.fold(json!(new), |value, name| json!({ (*name): value }));
@@ -110,10 +111,10 @@ impl Stored {
     }
 }
 
-/// The JSON patch with these operations on the status of an object. `None`: nothing is to be changed.
+/// Returns a JSON patch with these operations on the status of an object. `None`: there is no operation.
 ///
-/// The patch has the version of the object, because the operations use positions in lists. The API server answers with 409
-/// if it has another version.
+/// The operations use positions in lists, so the patch also names the version of the object. The API server answers
+/// with 409 if the object has another version.
 pub(crate) fn status_patch(metadata: &ObjectMeta, has_status: bool, operations: Vec<Value>) -> Option<Value> {
     let version = json!({"op": "replace", "path": "/metadata/resourceVersion", "value": metadata.resource_version});
     let status = (!has_status).then(|| json!({"op": "add", "path": "/status", "value": {}}));
@@ -126,9 +127,9 @@ pub(crate) fn head(message: &str) -> &str {
     truncate(message, MAX_MESSAGE)
 }
 
-/// Returns a condition with the time of its last transition: a condition keeps the time as long as its status is the same.
-/// `stored` are the conditions of the object, `generation` is the generation of the object, and `now` is the time of a
-/// transition. A message that is too long is truncated.
+/// Returns a condition with the time of its last transition. The time changes only when the status of the condition
+/// changes. `stored` has the conditions of the object, `generation` is the generation of the object, and `now` is the
+/// time of a new transition. A message that is too long is truncated.
 pub(crate) fn condition(
     stored: &[Condition],
     type_: &str,
@@ -147,23 +148,26 @@ pub(crate) fn condition(
     }
 }
 
-/// Reason of an object that is being deleted.
+/// Reason of a condition of an object that is being deleted.
 pub(crate) const DELETING: &str = "Deleting";
 
-/// Reason of an object whose specification has errors.
+/// Reason of a condition of an object whose specification has errors.
 pub(crate) const INVALID_SPEC: &str = "InvalidSpec";
 
-/// Type of the condition of an object that an API server has stored under an earlier schema.
+/// Type of the condition of an object that an API server stored under an earlier schema and that the current schema
+/// refuses.
 pub(crate) const SCHEMA_VIOLATED: &str = "SchemaViolated";
 
 /// Reason of the condition [`SCHEMA_VIOLATED`].
 pub(crate) const EARLIER_SCHEMA: &str = "EarlierSchema";
 
-/// Returns status, reason and message of the condition `Stalled`, from those of the condition `Ready`. Errors of a specification
-/// stay until a user changes the object. Any other reason can end without such a change. For example, an overlap ends when the
-/// other pool is deleted, and addresses are no longer in use when their leases are released.
+/// Returns status, reason and message of the condition `Stalled`, derived from those of the condition `Ready`. Errors
+/// of a specification last until a user changes the object. Every other reason can end without a change of the object.
+/// For example, an overlap ends when the other pool is deleted, and addresses are no longer in use when their leases
+/// are released.
 ///
-/// Tools that follow the conventions of [kstatus] report a stalled object as failed, and one that is only not ready as in progress.
+/// Tools that follow the conventions of [kstatus] report a stalled object as failed, and an object that is only not
+/// ready as in progress.
 ///
 /// [kstatus]: https://github.com/kubernetes-sigs/cli-utils/blob/master/pkg/kstatus/README.md
 pub(crate) fn stalled<'m>(
@@ -175,13 +179,13 @@ pub(crate) fn stalled<'m>(
     }
 }
 
-/// The longest beginning of a text that has at most this number of bytes.
+/// Returns the longest beginning of a text that has at most this number of bytes.
 fn truncate(text: &str, bytes: usize) -> &str {
     let end = (0..=bytes.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
     &text[..end.unwrap_or_default()]
 }
 
-/// The status of an object after a JSON patch of its status.
+/// Returns the status of an object after a JSON patch of the object.
 #[cfg(test)]
 pub(crate) fn patched(status: &Value, patch: &Value) -> Value {
     let mut object = json!({"metadata": {"resourceVersion": "7"}, "status": status});
@@ -198,7 +202,7 @@ mod tests {
 
     const PATH: &[&str] = &["status", "old", "conditions"];
 
-    /// The status after a condition is set. `None`: the status has the condition.
+    /// Returns the status after the condition is set. `None`: no operation is needed.
     fn set(status: &Value, condition: Value) -> Option<Value> {
         set_all(status, [condition])
     }
@@ -210,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_condition_is_set_whatever_part_of_its_path_exists() {
+    fn a_condition_is_set_no_matter_which_part_of_its_path_exists() {
         let condition = json!({"type": "Ready", "status": "True"});
         let wanted = json!({"type": "Ready", "status": "True", "lastTransitionTime": "1970-01-01T00:00:00Z"});
         let other = json!({"type": "Other"});
@@ -228,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn two_conditions_are_set_whatever_part_of_their_path_exists() {
+    fn two_conditions_are_set_no_matter_which_part_of_their_path_exists() {
         let condition = |type_: &str, status: &str| json!({"type": type_, "status": status});
         let wanted =
             |type_: &str| json!({"type": type_, "status": "True", "lastTransitionTime": "1970-01-01T00:00:00Z"});

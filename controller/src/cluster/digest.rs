@@ -1,6 +1,7 @@
 //! Digests of texts.
 
-/// Returns the first 32 hexadecimal digits of the SHA-256 of `text`. `None`: the TLS library has no hash function for it.
+/// Returns the first 32 hexadecimal digits of the SHA-256 digest of `text`. `None`: the TLS library has no hash
+/// function.
 pub(crate) fn digest(text: &[u8]) -> Option<String> {
     let suite = rustls::crypto::ring::cipher_suite::TLS13_AES_128_GCM_SHA256;
     let hash = suite.tls13()?.common.hash_provider.hash(text);

@@ -1,10 +1,10 @@
-//! Changes of an object as JSON patch operations (RFC 6902).
+//! Changes to an object as JSON patch operations (RFC 6902).
 
 use serde_json::{Map, Value, json};
 
 use crate::cluster::object::Object;
 
-/// An object, and the operations that have changed it.
+/// An object with its changes applied, and the operations that made the changes.
 #[derive(Debug)]
 pub(crate) struct Edit {
     value: Value,
@@ -23,8 +23,8 @@ impl Edit {
         Ok(Self { value: serde_json::to_value(object)?, operations: Vec::new() })
     }
 
-    /// Sets a member of an object. Missing objects in `path` are created, and a value that cannot contain the next member is
-    /// replaced by an object. Items of lists must exist.
+    /// Sets a member of an object. Creates missing objects in `path`, and replaces a value that cannot contain the next
+    /// member by an object. Items of lists must already exist.
     pub(crate) fn set(&mut self, path: &[impl AsRef<str>], value: Value) {
         let mut place = &mut self.value;
         for (depth, name) in path.iter().enumerate() {
@@ -68,13 +68,13 @@ impl Edit {
         }
     }
 
-    /// Returns the operations, in their order.
+    /// Returns the operations, in the order in which they must be applied.
     pub(crate) fn operations(self) -> Vec<Value> {
         self.operations
     }
 }
 
-/// Returns the JSON pointer (RFC 6901) of a member.
+/// Returns the JSON pointer (RFC 6901) for a path of names.
 pub(crate) fn pointer(path: &[impl AsRef<str>]) -> String {
     path.iter().map(|name| format!("/{}", name.as_ref().replace('~', "~0").replace('/', "~1"))).collect()
 }
@@ -99,7 +99,7 @@ fn member_mut<'v>(value: &'v mut Value, name: &str) -> Option<&'v mut Value> {
 mod tests {
     use super::*;
 
-    /// Returns the operations of a change. Checks that they turn `before` into the value of the edit.
+    /// Returns the operations of a change. Checks that the operations turn `before` into the value of the edit.
     fn operations(before: &Value, change: impl FnOnce(&mut Edit)) -> Vec<Value> {
         let mut edit = Edit { value: before.clone(), operations: Vec::new() };
         change(&mut edit);

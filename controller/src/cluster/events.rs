@@ -1,7 +1,8 @@
 //! Publishes events about objects. `kubectl describe` prints these events.
 //!
-//! A separate task publishes the events one after another, so that no claim waits for the event of another claim. An event that
-//! cannot be published is only logged, because the status of its object has the same information.
+//! A separate task publishes the events one after another, so no claim waits for the event of another claim. If an
+//! event cannot be published, only the log reports the failure, because the status of the object has the same
+//! information.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,33 +18,34 @@ use crate::cluster::key::Key;
 use crate::cluster::request::{Error, Refusal, ask};
 use crate::repeated::Repeated;
 
-/// Maximum number of events that wait to be published. Further events are only logged.
+/// Maximum number of events that wait to be published. Any further event is only logged.
 const QUEUE: usize = 10_000;
 /// Maximum number of recorders. When this number is reached, all recorders are dropped, and further events start new series.
 const RECORDERS: usize = 1_000;
 /// Longest note of an event that an API server accepts, in bytes.
 const MAX_NOTE: usize = 1024;
 
-/// Publishes events. The task ends after the last clone is dropped and its events are published.
+/// Publishes events in a separate task. The task ends after the last clone of this value is dropped and the waiting
+/// events are published.
 #[derive(Clone, Debug)]
 pub struct Events(mpsc::Sender<(Event, ObjectReference)>, Arc<Repeated>);
 
 // === impl Events ===
 
 impl Events {
-    /// Starts the task.
+    /// Starts the task that publishes the events.
     ///
     /// # Panics
     ///
-    /// Outside a tokio runtime.
+    /// Panics outside a tokio runtime.
     #[must_use]
     pub fn start(client: Client) -> Self {
         let (sender, mut queued) = mpsc::channel::<(Event, ObjectReference)>(QUEUE);
         let reporter = Reporter::from("glowplug-controller");
         let lines = Arc::<Repeated>::default();
         let of_task = Arc::clone(&lines);
-        // A recorder combines all events of an object with the same reason within six minutes into one series, which keeps the
-        // note of the first event. So each note of an object has its own recorder.
+        // A recorder combines all events of an object with the same reason within six minutes into one series, and the
+        // series keeps the note of the first event. Therefore each note of an object has its own recorder.
         let mut recorders: HashMap<_, Recorder> = HashMap::new();
         tokio::spawn(async move {
             while let Some((event, object)) = queued.recv().await {
@@ -66,8 +68,8 @@ impl Events {
         Self(sender, lines)
     }
 
-    /// Publishes an event about an object. Equal events within six minutes become one event with a series. An event with
-    /// another note is a new event. A note that is too long for the API server is truncated.
+    /// Publishes an event about an object. Events with the same note within six minutes become one series. An event
+    /// with another note is a new event. A note that is too long for the API server is truncated.
     pub fn publish(&self, object: ObjectReference, type_: EventType, reason: &str, note: &str) {
         let end = (0..=MAX_NOTE.min(note.len())).rev().find(|end| note.is_char_boundary(*end));
         let event = Event {
@@ -100,7 +102,7 @@ pub(crate) fn reference(
     }
 }
 
-/// Whether an event was refused because its namespace is being deleted or is gone.
+/// Whether the API server refused an event because the namespace of the event is being deleted or is gone.
 fn is_of_ending_namespace(error: &Error) -> bool {
     match error.refusal() {
         Some(Refusal::Absent) => true,

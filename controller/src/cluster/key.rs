@@ -14,7 +14,7 @@ pub struct Key {
     pub name: String,
 }
 
-/// Identity of a pool. The two kinds never share a name.
+/// Identity of a pool. A StaticIPPool and a GlobalStaticIPPool never have the same identity.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct PoolId {
     /// Namespace of a [`StaticIPPool`](crate::kinds::pool::StaticIPPool). `None`: a
@@ -25,7 +25,7 @@ pub struct PoolId {
 }
 
 impl Key {
-    /// The key of an object.
+    /// Returns the key of the object with this metadata.
     #[must_use]
     pub fn of(metadata: &ObjectMeta) -> Self {
         Self {
@@ -34,20 +34,20 @@ impl Key {
         }
     }
 
-    /// The key of the object of a holder in the ledger.
+    /// The key of the object that a holder in the ledger stands for.
     #[must_use]
     pub fn of_machine(machine: &Machine) -> Self {
         Self { namespace: machine.namespace.clone(), name: machine.name.clone() }
     }
 
-    /// Name of the VirtualMachine of a machine. The VirtualMachine may be in another namespace.
+    /// Namespace and name of the VirtualMachine of a machine. The namespace may differ from that of the machine.
     #[must_use]
     pub fn of_vm(machine: &Machine) -> Self {
         let namespace = machine.vm_namespace.as_ref().unwrap_or(&machine.namespace);
         Self { namespace: namespace.clone(), name: machine.name.clone() }
     }
 
-    /// Returns the holder in the ledger for the object of this kind, key and UID.
+    /// Returns the holder in the ledger that stands for the object with this kind, key and UID.
     #[must_use]
     pub fn holder(&self, kind: HolderKind, uid: &str) -> Machine {
         Machine::new(self.namespace.clone(), self.name.clone(), uid).of_kind(kind)
@@ -67,13 +67,13 @@ impl fmt::Display for Key {
 }
 
 impl PoolId {
-    /// The pool with this metadata.
+    /// The identity of the pool with this metadata.
     #[must_use]
     pub fn of(metadata: &ObjectMeta) -> Self {
         Self { namespace: metadata.namespace.clone(), name: metadata.name.clone().unwrap_or_default() }
     }
 
-    /// The pool with this name, as [`Display`](fmt::Display) writes it.
+    /// Reads the identity of a pool from the string that [`Display`](fmt::Display) writes.
     #[must_use]
     pub fn parse(text: &str) -> Self {
         match text.split_once('/') {

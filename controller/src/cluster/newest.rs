@@ -1,26 +1,27 @@
 //! The newest known version of each object. Watches and responses report objects in any order, so an object never
 //! replaces a newer version of itself. Versions of objects are compared only here.
 //!
-//! The caller stores a type with the members that it needs, never a whole object: users write objects of any size.
+//! The caller stores only the members that it needs, never a whole object, because users can write objects of any size.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The newest known version of each object, by name.
 ///
-/// A recreated object has a higher version than every version of the object before it, so a name is enough.
+/// A recreated object has a higher version than the objects of the same name before it, so the name is enough as a key.
 ///
-/// A watch reports the deletion only of an object that it has reported before. An object that was created and deleted between two
-/// lists is known from a response alone, and its entry would never be removed. So [`Newest::follow`] returns the objects that the
-/// watch has passed without a report: they no longer exist.
+/// A watch reports a deletion only if it has reported the object before. If an object was created and deleted between
+/// two lists, only a response has reported it, and its entry would never be removed. Therefore [`Newest::follow`]
+/// returns the objects whose versions the watch has passed without a report: they no longer exist.
 #[derive(Debug)]
 pub(crate) struct Newest<K, T> {
     known: BTreeMap<K, Known<T>>,
-    /// Objects that only a response has reported, by their version.
+    /// Objects that only a response has reported, sorted by their version.
     unseen: BTreeSet<(u64, K)>,
-    /// Whether the watch reports changes in the order of the versions. A list has the order of the names.
+    /// Whether the watch now reports changes in the order of their versions. During a list, reports have the order of
+    /// the names.
     is_ordered: bool,
-    /// The highest version that the watch has reported since its last list began. This list is at least as new as any version in
-    /// it.
+    /// The highest version that the watch has reported since its last list began. The list is at least as new as every
+    /// version in the list.
     reported: u64,
 }
 
@@ -38,8 +39,8 @@ pub(crate) enum Progress<K> {
 #[derive(Debug)]
 struct Known<T> {
     version: u64,
-    /// `None`: the object is gone. The entry is kept until a watch reports the deletion, because the watch may report
-    /// older versions before.
+    /// `None`: the object is gone. The entry is kept until a watch reports the deletion, because the watch may still
+    /// report older versions.
     object: Option<T>,
 }
 
@@ -52,7 +53,7 @@ impl<K, T> Default for Newest<K, T> {
 }
 
 impl<K: Clone + Ord, T> Newest<K, T> {
-    /// Returns an object that exists.
+    /// Returns an object. `None`: the object is unknown or gone.
     pub(crate) fn get(&self, key: &K) -> Option<&T> {
         self.known.get(key)?.object.as_ref()
     }
@@ -77,13 +78,13 @@ impl<K: Clone + Ord, T> Newest<K, T> {
         is_news
     }
 
-    /// Notes that only a response has reported an object so far.
+    /// Notes that the watch has not reported an object yet, because the object comes from a response.
     pub(crate) fn expect(&mut self, key: &K) {
         self.unseen.extend(self.version(key).map(|version| (version, key.clone())));
     }
 
-    /// Notes the progress of the watch. Call it after the reported object is stored. Returns the objects that the watch has
-    /// passed without a report: the caller must remove them.
+    /// Notes the progress of the watch. Call this method after the reported object is stored. Returns the objects whose
+    /// versions the watch has passed without a report. The caller must remove these objects.
     pub(crate) fn follow(&mut self, progress: &Progress<K>) -> Vec<K> {
         match progress {
             Progress::Lists => (self.is_ordered, self.reported) = (false, 0),
@@ -99,12 +100,13 @@ impl<K: Clone + Ord, T> Newest<K, T> {
         passed.map(|(_, key)| key.clone()).collect()
     }
 
-    /// Removes an object that a watch reports as deleted at `version`. `None`: a list no longer contains the object.
-    /// Returns `false` if the object is unknown or newer.
+    /// Removes an object that a watch reports as deleted at `version`. If `version` is `None`, a list no longer
+    /// contains the object. Returns `false` if the object is unknown or newer.
     pub(crate) fn remove(&mut self, key: &K, version: Option<u64>) -> bool {
         let Some(known) = self.version(key) else { return false };
         if version.is_some_and(|version| version < known) {
-            // A response has reported the object that was created again after this deletion. The watch has not reported it yet.
+            // A response has reported an object that was created again after this deletion. The watch has not reported
+            // the new object yet.
             self.expect(key);
             return false;
         }
@@ -115,7 +117,7 @@ impl<K: Clone + Ord, T> Newest<K, T> {
     /// Records that an object no longer exists: a consistent read after `version` did not find the object, or `version`
     /// was its last version. The watch reports the deletion later.
     ///
-    /// An unknown object stays unknown: the watch has reported its deletion.
+    /// An unknown object stays unknown, because the watch has already reported its deletion.
     pub(crate) fn forget(&mut self, key: &K, version: u64) {
         if self.version(key).is_some_and(|known| known <= version) {
             self.move_unseen(key, version);
@@ -123,14 +125,14 @@ impl<K: Clone + Ord, T> Newest<K, T> {
         }
     }
 
-    /// Moves an object that no watch has reported yet to its new version.
+    /// If no watch has reported an object yet, updates its version in `unseen`.
     fn move_unseen(&mut self, key: &K, version: u64) {
         if self.see(key) {
             self.unseen.insert((version, key.clone()));
         }
     }
 
-    /// Removes an object from the objects that no watch has reported. Returns whether the object was one of them.
+    /// Removes an object from `unseen`. Returns whether the object was there.
     fn see(&mut self, key: &K) -> bool {
         let known = self.version(key).filter(|_| !self.unseen.is_empty());
         known.is_some_and(|known| self.unseen.remove(&(known, key.clone())))
@@ -141,7 +143,7 @@ impl<K: Clone + Ord, T> Newest<K, T> {
         self.known.iter().filter_map(|(key, known)| Some((key, known.object.as_ref()?)))
     }
 
-    /// The objects that exist whose names are `first` or later, in the order of their names.
+    /// The objects that exist, from the name `first` on, in the order of their names.
     pub(crate) fn since(&self, first: &K) -> impl Iterator<Item = (&K, &T)> {
         self.known.range(first..).filter_map(|(key, known)| Some((key, known.object.as_ref()?)))
     }
@@ -166,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deletion_removes_only_versions_before_it() {
+    fn a_deletion_removes_only_a_version_that_is_not_newer() {
         let mut newest = Newest::default();
         newest.apply("a", 9, 9);
         assert!(!newest.remove(&"a", Some(8)) && !newest.remove(&"b", None));
@@ -194,7 +196,8 @@ mod tests {
             newest.apply(key, version, version);
             newest.expect(&key);
         };
-        // A list has no order of versions. An object that is newer than all in the list may be newer than the list.
+        // A list is not sorted by version. An object whose version is higher than every version in the list may be
+        // newer than the list.
         answer(&mut newest, "early", 20);
         answer(&mut newest, "late", 31);
         newest.apply("listed", 30, 30);
@@ -202,7 +205,7 @@ mod tests {
         assert_eq!(newest.follow(&Progress::Listed), ["early"]);
         assert!(newest.remove(&"early", None));
         assert_eq!(newest.follow(&Progress::Reported("late", 31)), [""; 0]);
-        // One object that the watch reports later, and one that it never reports.
+        // The watch reports `new` later, and never reports `ghost`.
         answer(&mut newest, "new", 52);
         answer(&mut newest, "ghost", 54);
         newest.apply("ghost", 55, 55);
@@ -220,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_that_was_created_again_is_expected_after_the_deletion_of_the_earlier_one() {
+    fn an_object_that_was_created_again_is_expected_after_the_deletion_of_the_earlier_object() {
         let mut newest = Newest::default();
         newest.apply("a", 5, 5);
         newest.follow(&Progress::Listed);

@@ -1,4 +1,4 @@
-//! Objects as the API server sends them in lists, in watches, in responses and to webhooks.
+//! Objects in the form in which the API server sends them in lists, watches and responses, and to webhooks.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -12,33 +12,33 @@ use serde::de::{DeserializeOwned, DeserializeSeed, Error as _, IgnoredAny, MapAc
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
-/// Number of levels of nested lists and objects that are read. The client reads at most 127 levels of the text of a list, in
-/// which each object begins at the third level.
+/// Maximum depth of nested lists and objects that is read. In the text of a list, the client reads at most 127 levels,
+/// and each object begins at the third level.
 const MAX_DEPTH: usize = 100;
 
 /// An object of any kind, without its managed fields. Every object of the API server is read as this type.
 ///
-/// Every user who may write an object may also write its managed fields. An API server accepts a time there that the
-/// client cannot parse, such as `9999-12-31T23:59:59Z`. With one such object, the whole list
-/// would be unreadable, and no machine would be served. The controller does not need managed fields, so it never
-/// parses them. An API server keeps the managed fields of an object that is replaced by one without them.
+/// Every user who has the right to write an object can also write its managed fields. An API server accepts a time
+/// there that the client cannot parse, such as `9999-12-31T23:59:59Z`. With one such object, the whole list would be
+/// unreadable, and no machine would be served. The controller does not need managed fields, so it never parses them. If
+/// an object is replaced by an object without managed fields, the API server keeps the managed fields.
 ///
-/// An object may also be too deep for the client. The definition of a kind may leave a member open, such as the metadata in the
-/// template of a VirtualMachine, and an API server accepts deeper values there than the client reads. Values below 100 levels
-/// become null.
+/// An object may also be too deep for the client. The definition of a kind may leave a member open, such as the
+/// metadata in the template of a VirtualMachine. An API server accepts deeper values there than the client reads.
+/// Values below 100 levels become null.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Object {
-    /// API version and kind. `None`: the items of a list do not have them.
+    /// API version and kind. `None` for an item of a list: such an item does not have these members.
     #[serde(flatten)]
     pub types: Option<TypeMeta>,
-    /// The metadata.
+    /// Metadata of the object.
     pub metadata: ObjectMeta,
-    /// Every other member.
+    /// All other members of the object.
     #[serde(flatten)]
     pub data: Value,
 }
 
-/// Reads a value with at most this number of levels of nested lists and objects. Deeper values become null.
+/// Reads a value with at most this number of levels of nested lists and objects. Replaces deeper values by null.
 struct Shallow(usize);
 
 /// Returns the version of an object. API servers use a number that increases with each write.
@@ -56,12 +56,12 @@ impl Object {
         Self { types, metadata: ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() }, data }
     }
 
-    /// Converts an object of a typed kind.
+    /// Converts an object of a typed kind to this type.
     pub(crate) fn of(typed: &impl Serialize) -> Result<Self, serde_json::Error> {
         serde_json::from_value(serde_json::to_value(typed)?)
     }
 
-    /// Reads the object as one of a typed kind.
+    /// Converts the object to a typed kind.
     pub(crate) fn parse<K: DeserializeOwned>(self) -> Result<K, serde_json::Error> {
         serde_json::from_value(serde_json::to_value(self)?)
     }
@@ -95,7 +95,7 @@ impl<'de> DeserializeSeed<'de> for Shallow {
 
     fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Value, D::Error> {
         match self.0 {
-            // serde_json skips a value of any depth.
+            // serde_json can skip a value of any depth.
             0 => IgnoredAny::deserialize(from).map(|IgnoredAny| Value::Null),
             _ => from.deserialize_any(self),
         }
@@ -183,8 +183,8 @@ impl Resource for Object {
     }
 }
 
-/// Returns metadata without the members that no decision reads. Keeps only the labels and annotations with these names, and only
-/// the owners of these kinds, because users can write any number of them.
+/// Returns metadata with only the members that decisions read. Of labels, annotations and owners, keeps only those with
+/// these names and kinds, because users can write any number of them.
 pub(crate) fn trimmed(metadata: ObjectMeta, names: &[&str], owners: &[&str]) -> ObjectMeta {
     let ObjectMeta {
         namespace,
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_has_the_members_that_the_client_reads_without_managed_fields() {
+    fn an_object_has_all_members_that_the_client_reads_except_managed_fields() {
         let labels = json!({"a": "b"});
         let object = json!({
             "apiVersion": "v1", "kind": "K", "metadata": {"name": "n", "labels": labels}, "spec": {"a": [1]},
@@ -304,7 +304,7 @@ mod tests {
             "spec": {"list": [1, -1, 0.5, true, null, {"a": "b"}]},
         });
         crate::variants::each_text(&valid, |text| {
-            // serde_json reads no deeper value.
+            // serde_json does not read a value that is deeper.
             let Ok(value) = serde_json::from_str::<Value>(text) else {
                 return serde_json::from_str::<Object>(text).is_ok();
             };

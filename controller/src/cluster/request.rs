@@ -1,4 +1,5 @@
-//! Requests to the API server: their timeout, their answers, and the question which kinds the API server serves.
+//! Requests to the API server: their timeout and their answers, and the discovery of the kinds that the API server
+//! serves.
 
 use std::fmt;
 use std::future::Future;
@@ -13,13 +14,13 @@ use crate::repeated::Repeated;
 /// Timeout of a request.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Pauses after failures of a discovery, or of the start of a part of the leader.
+/// Pauses after a failed discovery, or after a failed start of a part of the leader.
 pub(crate) const PAUSES: BackOff = BackOff::new(Duration::from_secs(1), Duration::from_secs(30));
 
 /// Longest text of an error in a line of the log, in characters.
 const LONGEST_REASON: usize = 500;
 
-/// Interval between two questions which kinds the API server serves.
+/// Interval between two discoveries of the kinds that the API server serves.
 pub(crate) const DISCOVERY: Duration = Duration::from_secs(60);
 
 /// Why a request failed.
@@ -33,8 +34,8 @@ pub(crate) enum Error {
     Unreadable(serde_json::Error),
 }
 
-/// Why a request failed, as one short line. The answer of an API server, or of a server that pretends to be one, may have any
-/// characters and any length.
+/// Writes why a request failed, as one short line. An API server, or a server that pretends to be one, can answer with
+/// any characters and any length.
 pub(crate) struct Reason<'e>(pub(crate) &'e kube::Error);
 
 /// A definite answer that a request has changed nothing.
@@ -48,7 +49,7 @@ pub(crate) enum Refusal<'e> {
     ForGood(&'e Status),
 }
 
-/// Asks which kinds the API server serves, until it answers.
+/// Asks the API server repeatedly, until it answers, which kinds it serves.
 ///
 /// `what` is the noun for the kinds in log messages. Example: `kinds of KubeVirt`.
 pub(crate) async fn discover<K, F>(what: &'static str, question: &impl Fn() -> F) -> K
@@ -69,7 +70,7 @@ where
     }
 }
 
-/// Returns when the API server serves other kinds than `kinds`. The other parameters are those of [`discover`].
+/// Returns when the API server serves kinds that differ from `kinds`. The other parameters are as for [`discover`].
 pub(crate) async fn until_other<K, F>(what: &'static str, question: &impl Fn() -> F, kinds: &K)
 where
     K: PartialEq,
@@ -89,8 +90,8 @@ pub(crate) async fn ask<T>(request: impl Future<Output = kube::Result<T>>) -> Re
     timeout(PATIENCE, request).await.map_err(|_| Error::Unanswered)?.map_err(Error::Request)
 }
 
-/// Returns the definite answer that a request has changed nothing. `None`: the request may have had an effect, or another
-/// attempt may have one.
+/// Returns the definite answer that a request has changed nothing. `None`: the request may have had an effect, or a
+/// repetition of the request may succeed.
 pub(crate) fn refusal(error: &kube::Error) -> Option<Refusal<'_>> {
     let kube::Error::Api(status) = error else { return None };
     match status.code {
@@ -101,7 +102,8 @@ pub(crate) fn refusal(error: &kube::Error) -> Option<Refusal<'_>> {
     }
 }
 
-/// Returns the object that a write stored. `None`: the API server has another version of the object, or no object.
+/// Returns the object that a write stored. `None`: the API server has another version of the object, or does not have
+/// the object.
 pub(crate) fn stored<T>(answer: Result<T, Error>) -> Result<Option<T>, Error> {
     match answer {
         Ok(object) => Ok(Some(object)),
@@ -112,7 +114,7 @@ pub(crate) fn stored<T>(answer: Result<T, Error>) -> Result<Option<T>, Error> {
     }
 }
 
-/// Writes values as a list for a log line.
+/// Joins values with commas, for a log line.
 pub(crate) fn list(values: impl IntoIterator<Item = impl ToString>) -> String {
     values.into_iter().map(|value| value.to_string()).collect::<Vec<_>>().join(", ")
 }
@@ -120,7 +122,7 @@ pub(crate) fn list(values: impl IntoIterator<Item = impl ToString>) -> String {
 // === impl Error ===
 
 impl Error {
-    /// Returns the definite answer that the request has changed nothing, as [`refusal`].
+    /// Returns the definite answer that the request has changed nothing, like [`refusal`].
     pub(crate) fn refusal(&self) -> Option<Refusal<'_>> {
         match self {
             Self::Request(error) => refusal(error),
@@ -153,7 +155,7 @@ impl fmt::Display for Reason<'_> {
     }
 }
 
-/// The answer of an API server: code, reason and message.
+/// Returns the answer of an API server as text: code, reason and message.
 pub(crate) fn describe(Status { code, reason, message, .. }: &Status) -> String {
     let parts = [reason, message].map(|part| part.trim());
     let parts: Vec<&str> = parts.into_iter().filter(|part| !part.is_empty()).collect();
@@ -181,7 +183,7 @@ pub(crate) fn one_line(text: &str) -> String {
     let mut characters = text.chars();
     for character in characters.by_ref().take(LONGEST_REASON) {
         match character {
-            // Line ends, and characters that change the direction of the text.
+            // Characters that end a line or change the direction of the text.
             '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => line.extend(character.escape_unicode()),
             _ if character.is_control() => line.extend(character.escape_default()),
             _ => line.push(character),
@@ -202,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_definite_only_if_the_request_has_changed_nothing() {
+    fn an_answer_is_a_refusal_only_if_the_request_has_changed_nothing() {
         let kind = |code: u16| match error(code).refusal() {
             Some(Refusal::Absent) => "absent",
             Some(Refusal::Other) => "other",
@@ -239,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_without_an_answer_has_its_cause() {
+    fn the_message_of_a_request_without_an_answer_has_its_cause() {
         let refused = std::io::Error::other("connection refused");
         let error = Error::Request(kube::Error::ReadEvents(refused));
         assert_eq!(error.to_string(), "Error reading events stream: connection refused");

@@ -1,4 +1,4 @@
-//! The time in which a replica leads, and the writes of a leader that have no answer yet.
+//! The period in which a replica leads, and the writes of a leader that have no answer yet.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,10 +9,11 @@ use tokio::time::{Instant, timeout};
 /// Name of the Lease that the leader holds, in the namespace of the program.
 pub(crate) const LEASE: &str = "glowplug-controller";
 
-/// A time in which a replica leads. A renewal of the Lease extends the term; another leader always ends it.
+/// A period in which a replica leads. A renewal of the Lease extends the term. When another replica leads, the term has
+/// always ended.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Term {
-    /// Counts the terms of the replica.
+    /// Number of the term: the replica counts its terms.
     pub(crate) number: u64,
     /// `None`: the term has no end, because there is no election.
     pub(crate) end: Option<Instant>,
@@ -32,7 +33,7 @@ impl Term {
         self.end.is_none_or(|end| time < end)
     }
 
-    /// Whether `term` is this term, with the same or another end.
+    /// Whether `term` has the same number as this term. The end may differ, because a renewal changes it.
     #[must_use]
     pub fn is(self, term: Option<Self>) -> bool {
         term.is_some_and(|term| term.number == self.number)
@@ -40,7 +41,7 @@ impl Term {
 }
 
 impl Writes {
-    /// Waits until every write is answered. Returns `false` if a write has no answer after `limit`.
+    /// Waits until every write is answered, for at most `limit`. Returns `false` if a write has no answer then.
     pub async fn are_answered(&self, limit: Duration) -> bool {
         timeout(limit, self.0.write()).await.is_ok()
     }

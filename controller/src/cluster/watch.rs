@@ -1,8 +1,8 @@
-//! Watches objects, and detects deleted objects, which a list does not report.
+//! Watches objects. Also detects deleted objects, which a list does not report.
 //!
-//! A list comes from the data that the API server has stored, not from the watch cache of the API server, which may be
-//! older. At the start, a leader adopts the records of the listed objects before it allocates any address. An older list
-//! may lack the newest record. If the lease of this record is lost too, another machine could get the address.
+//! A list comes from the data that the API server has stored, and not from the watch cache of the API server, which may
+//! be older. At the start, a leader adopts the records of the listed objects before it allocates any address. An older
+//! list may lack the newest record. If the lease of this record is lost too, another machine could get the address.
 
 use std::collections::BTreeSet;
 
@@ -20,20 +20,20 @@ use crate::cluster::object::{Object, version_of};
 use crate::cluster::request::{Reason, describe, one_line};
 use crate::repeated::Repeated;
 
-/// Limits the lines of the log about failed watches. All watches share it, because several parts watch the same kind.
+/// Limits the log lines about failed watches. All watches share this limit, because several parts watch the same kind.
 static LINES: Repeated = Repeated::new();
 
-/// Largest number of changes that wait for their reader.
+/// Maximum number of changes that wait until the receiver takes them.
 const QUEUE: usize = 1024;
 
 /// A change of the objects of one kind.
 #[derive(Clone, Debug)]
 #[allow(clippy::large_enum_variant, reason = "nearly every change is the large variant")]
 pub enum Change {
-    /// An object exists, in this version.
+    /// An object exists in this version.
     Apply(Object),
-    /// The object of this name no longer exists. The number is its last version. `None`: a list no longer has the
-    /// object.
+    /// The object of this name no longer exists. The number is its last version. `None`: the object is missing from a
+    /// list.
     Remove(Key, Option<u64>),
     /// A list begins.
     Lists,
@@ -49,7 +49,7 @@ pub(crate) struct Known {
     listed: BTreeSet<Key>,
 }
 
-/// Watches the objects of `api`. After an error, the watch begins again with a list; errors are logged.
+/// Watches the objects of `api`. Logs errors. After an error, the watch begins again with a list.
 ///
 /// The watch runs in a task of its own, so that the lists of several kinds are read at the same time. The task ends
 /// when the stream is dropped.
@@ -57,7 +57,7 @@ pub fn changes(api: Api<Object>) -> impl Stream<Item = Change> + Send + Unpin {
     changes_of(api, watcher::Config::default())
 }
 
-/// Watches the objects of `api` that `config` selects, as [`changes`].
+/// Watches the objects of `api` that `config` selects, like [`changes`].
 pub fn changes_of(api: Api<Object>, config: watcher::Config) -> impl Stream<Item = Change> + Send + Unpin {
     let (sender, receiver) = mpsc::channel(QUEUE);
     let mut task = JoinSet::new();
@@ -78,8 +78,8 @@ pub fn changes_of(api: Api<Object>, config: watcher::Config) -> impl Stream<Item
     }))
 }
 
-/// Watches the objects of `api` that `config` selects, without a task of its own. After an error, the watch begins again
-/// with a list; errors are logged.
+/// Watches the objects of `api` that `config` selects, without a task of its own. Logs errors. After an error, the
+/// watch begins again with a list.
 pub(crate) fn events(api: Api<Object>, config: watcher::Config) -> impl Stream<Item = Event<Object>> + Send {
     let path = api.resource_url().to_owned();
     watcher(api, config).default_backoff().filter_map(move |event| {
@@ -93,7 +93,7 @@ pub(crate) fn events(api: Api<Object>, config: watcher::Config) -> impl Stream<I
     })
 }
 
-/// What was wrong with a watch, as one short line.
+/// Returns why a watch failed, as one short line.
 fn reason(error: &watcher::Error) -> String {
     match error {
         watcher::Error::InitialListFailed(error) => format!("list: {}", Reason(error)),
@@ -108,8 +108,9 @@ fn reason(error: &watcher::Error) -> String {
 // === impl Change ===
 
 impl Change {
-    /// Stores the change in an index, and removes the objects that the watch has passed without a report: see
-    /// [`Newest::follow`](crate::cluster::newest::Newest::follow). Returns the names whose decision may have changed.
+    /// Stores the change in an index. Also removes the objects whose versions the watch has passed without a report:
+    /// see [`Newest::follow`](crate::cluster::newest::Newest::follow). Returns the names whose decision may have
+    /// changed.
     pub(crate) fn note_in<I>(
         self,
         index: &mut I,
@@ -129,7 +130,7 @@ impl Change {
         names
     }
 
-    /// Returns the progress of the watch that this change shows. `None`: it shows no progress.
+    /// Returns how far the watch has come, as this change shows it. `None`: the change does not show it.
     fn progress(&self) -> Option<Progress<Key>> {
         match self {
             Self::Apply(object) => Some(Progress::Reported(key(object), version_of(&object.metadata))),
@@ -143,7 +144,7 @@ impl Change {
 // === impl Known ===
 
 impl Known {
-    /// Turns an event of a watch into changes. An object that a later list no longer has is gone.
+    /// Converts an event of a watch to changes. If a complete list lacks a known object, the object is gone.
     pub(crate) fn changes(&mut self, event: Event<Object>) -> Vec<Change> {
         match event {
             Event::Init => {

@@ -1,5 +1,5 @@
-//! Shows what a pool does to the existing machines that it selects, and writes the records with which the machines keep the addresses that
-//! their guests report.
+//! Shows what a pool does to the existing machines that it selects. Writes records, so that these machines keep the
+//! addresses that their guests report.
 //!
 //! | the pool is | `--apply` writes |
 //! |---|---|
@@ -8,14 +8,16 @@
 //!
 //! These rules prevent two machines from using the same address:
 //!
-//! - The table of the library (`may_record`) decides whether the record of a machine would become a lease, over all pools, leases,
-//!   records, claims and reports of the network. Only such an address is written.
-//! - `--apply` writes records, never leases: the controller checks each record with the same table again.
-//! - An existing record or pre-allocation that differs or cannot be read is never changed. A write fails if its object has changed after
-//!   it was read.
-//! - `--apply` takes the digest of the changes that the user has read. It writes no other changes.
-//! - The pool gets no pre-allocation for a machine if a claim has the same name, because the claim could get the address. A later claim of
-//!   this name does not get the address while the guest reports it.
+//! - The table of the library (`may_record`) decides whether the record of a machine would become a lease. It considers
+//!   all pools, leases, records, claims and reports of the network. An address is written only if its record would
+//!   become a lease.
+//! - `--apply` writes records, and never leases: the controller checks each record with the same table again.
+//! - An existing record or pre-allocation that differs or cannot be read is never changed. A write fails if its object
+//!   has changed since it was read.
+//! - `--apply` takes the digest of the changes that the user has read, and writes no other changes.
+//! - If a claim has the name of a machine, the pool gets no pre-allocation for this machine, because the claim could
+//!   get the address. If a claim of this name is created later, it does not get the address while the guest reports the
+//!   address.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -51,12 +53,12 @@ use crate::machines::Standing;
 use crate::pools::facts::PoolObject;
 use crate::pools::selection::{KnownPool, MachinePool, Problem, Selected};
 
-/// How a pool of the cluster is named.
+/// What a user writes to name a pool of the cluster.
 pub const POOL_NAME: &str = "NAMESPACE/NAME of a StaticIPPool, or NAME of a GlobalStaticIPPool";
-/// Most machines that a line about what to do next names.
+/// Maximum number of machines that one of the next steps names.
 const NAMED: usize = 5;
 
-/// What `kubectl glowplug adopt` says.
+/// The answer of `kubectl glowplug adopt`.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Answer {
@@ -66,27 +68,27 @@ pub struct Answer {
     pub pool: String,
     /// Network of the pool.
     pub network: String,
-    /// The selector of the pool that selects no VirtualMachine of the cluster.
+    /// A line for each selector of the pool that selects no VirtualMachine of the cluster.
     pub warnings: Vec<String>,
     /// The VirtualMachines that the pool selects.
     pub machines: Vec<Row>,
-    /// The addresses of the pool that no machine gets, because an object or a guest has them without a lease.
+    /// Addresses of the pool that no other machine gets, because an object or a guest has them without a lease.
     pub reserved: Vec<Reserved>,
-    /// What `--apply` writes, or has written.
+    /// The changes that `--apply` writes or has written.
     pub writes: Vec<Write>,
-    /// Digest of `writes`. `--apply` expects it.
+    /// Digest of `writes`, the value for the option `--apply`.
     pub digest: String,
-    /// Why nothing is written although `--apply` was given.
+    /// Why nothing is written, although the user gave `--apply`. `None`: there is no such reason.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
-    /// What a person does next, in this order.
+    /// The next steps for a person, in this order.
     pub next: Vec<String>,
-    /// The machines that keep a network of their own although the pool selects them.
+    /// The selected machines that are left alone: they keep a network of their own.
     #[serde(skip)]
     left_alone: Vec<String>,
 }
 
-/// Where the pool is.
+/// Where `adopt` finds the pool.
 #[derive(Clone, Debug)]
 pub enum Place {
     /// In a file with one pool that the cluster does not have. `-` is standard input.
@@ -95,31 +97,32 @@ pub enum Place {
     Cluster(String),
 }
 
-/// Command lines for the answer.
+/// Command lines that the answer shows.
 #[derive(Clone, Debug)]
 pub struct Commands {
-    /// Runs kubectl on the cluster of the user. The arguments follow. Example: `kubectl --context infra`.
+    /// Beginning of a kubectl command for the cluster of the user, before its arguments. Example:
+    /// `kubectl --context infra`.
     pub kubectl: String,
     /// The command line of the user without `--apply`.
     pub adopt: String,
 }
 
-/// A pool, and whether the cluster has it.
+/// The pool to explain, and whether the cluster has it.
 struct Target {
     pool: Arc<KnownPool>,
     is_stored: bool,
 }
 
-/// A machine, and the addresses that a record can keep for it.
+/// A machine, its selection, and the addresses that a record can keep for the machine.
 type Kept<'a> = (&'a VirtualMachine, Selected, Vec<IpAddr>);
 
-/// Decides what a pool does to existing machines. `only`: the VirtualMachines to decide about, all if it is empty. The records are
-/// written if `reviewed` is their digest.
+/// Decides what a pool does to existing machines. `only` names the VirtualMachines to decide about. If it is empty, the
+/// decision is about all VirtualMachines. The changes are written if `reviewed` is their digest.
 ///
 /// # Errors
 ///
-/// There is no such pool, the pool is invalid or does not select a named machine, a request before the first write failed, or the user
-/// lacks a right that the decision needs.
+/// There is no such pool, the pool is invalid, it does not select a machine of `only`, a request before the first write
+/// failed, or the user lacks a right that the decision needs.
 pub async fn adopt(
     reader: &Reader,
     place: &Place,
@@ -172,7 +175,8 @@ async fn records(reader: &Reader, place: &Place, only: &[Key], reviewed: Option<
     }
     for write in &mut answer.writes {
         write.send(reader).await;
-        // Without a definite answer, the API server may be unavailable. The remaining changes stay planned.
+        // Without a definite answer to this write, the API server may be unavailable. The remaining changes are not
+        // sent.
         if write.outcome == Outcome::Unknown {
             break;
         }
@@ -263,8 +267,8 @@ fn answer(mut lists: Lists, target: &Target, only: &[Key], now: Timestamp) -> an
     })
 }
 
-/// Returns the annotation that records the addresses of a machine. The inner error: the machine already has this annotation, with
-/// another value.
+/// Returns the annotation that records the addresses of a machine. The inner `Err` has the reason why it cannot be
+/// written: the machine already has this annotation with another value.
 fn record(lists: &Lists, pool: &Pool, (vm, selected, addresses): &Kept<'_>) -> anyhow::Result<Result<Write, String>> {
     let with_prefix =
         |address: &IpAddr| IpNetwork::new(*address, pool.prefix_of(*address).unwrap_or(Family::of(*address).bits()));
@@ -290,7 +294,8 @@ fn record(lists: &Lists, pool: &Pool, (vm, selected, addresses): &Kept<'_>) -> a
     Ok(Ok(Write::annotations(kind, metadata, annotations)))
 }
 
-/// Fails for a pool that a controller with the option `--namespace` does not serve. kubectl has an option of this name with another meaning.
+/// Fails if a controller with the option `--namespace` does not serve the pool. The message explains the option,
+/// because kubectl has an option of the same name with another meaning.
 fn ensure_in_scope(id: &PoolId, scope: Option<&str>) -> anyhow::Result<()> {
     let other = scope.filter(|scope| id.namespace.as_deref().is_some_and(|namespace| namespace != *scope));
     ensure!(
@@ -301,7 +306,7 @@ fn ensure_in_scope(id: &PoolId, scope: Option<&str>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The first machines of a list, and the number of the others.
+/// Returns the first machines of a list, and the number of the remaining machines.
 fn some_of<'a>(machines: impl ExactSizeIterator<Item = &'a String>) -> String {
     let others = machines.len().saturating_sub(NAMED);
     let named: Vec<&str> = machines.take(NAMED).map(String::as_str).collect();
@@ -309,7 +314,7 @@ fn some_of<'a>(machines: impl ExactSizeIterator<Item = &'a String>) -> String {
     if others == 0 { named } else { format!("{named} and {others} more") }
 }
 
-/// Fails for a GlobalStaticIPPool that selects no machine.
+/// Fails if the pool is a GlobalStaticIPPool that selects no machine.
 fn ensure_selects(pool: &MachinePool) -> anyhow::Result<()> {
     let id = &pool.id;
     let selects = id.namespace.is_some() || pool.spec.node_pool_refs.is_some() || pool.selects_namespaces();
@@ -320,7 +325,7 @@ fn ensure_selects(pool: &MachinePool) -> anyhow::Result<()> {
 // === impl Target ===
 
 impl Target {
-    /// Finds a pool of the cluster.
+    /// Finds the pool with this name among the pools of the cluster.
     fn of_cluster(lists: &Lists, name: &str) -> anyhow::Result<Self> {
         let id = PoolId::parse(name);
         let pool =
@@ -329,7 +334,8 @@ impl Target {
         Ok(Self { pool: Arc::clone(pool), is_stored: true })
     }
 
-    /// Adds the only pool of a file to the lists.
+    /// Adds the pool of a file to the lists. Fails if the file has several pools, or if the cluster would reject the
+    /// pool or already has it.
     fn of_file(lists: &mut Lists, file: Vec<Object>) -> anyhow::Result<Self> {
         let count = file.len();
         let Ok([object]) = <[Object; 1]>::try_from(file) else { bail!("{count} pools in the file, expected one") };
@@ -343,10 +349,11 @@ impl Target {
         Ok(Self { pool, is_stored: false })
     }
 
-    /// Returns the change by which the pool keeps these addresses for their machines. `None`: no machine has such an address.
+    /// Returns the change of the pool that keeps these addresses for their machines. `None`: there is no address to
+    /// keep.
     fn keep(&self, lists: &Lists, kept: &[Kept<'_>]) -> Option<Write> {
         let KnownPool { metadata, checked, .. } = &*self.pool;
-        // A name without its namespace would keep the address for the machines of this name in every namespace.
+        // A name without its namespace would keep the address for every machine of this name, in any namespace.
         let name = |vm: &VirtualMachine| lists.holder(vm).title();
         let names: BTreeMap<String, String> = kept.iter().map(|(vm, _, all)| (name(vm), list(all))).collect();
         (!names.is_empty()).then(|| Write::pre_allocations(pool_kind(&checked.id), metadata, &names))
@@ -356,7 +363,7 @@ impl Target {
 // === impl Answer ===
 
 impl Answer {
-    /// Whether no machine needs a decision, and every change was stored or is only planned.
+    /// Whether no machine needs a decision, and no change was refused, failed or has an unknown result.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         let is_open = |write: &Write| matches!(write.outcome, Outcome::Failed | Outcome::Unknown);
@@ -364,7 +371,7 @@ impl Answer {
         self.refused.is_none() && !has_decision && !self.writes.iter().any(is_open)
     }
 
-    /// Adds the command lines: what a person does after this answer, and what undoes each change.
+    /// Adds the command lines: the next steps for a person, and the commands that undo the changes.
     fn with_commands(mut self, place: &Place, commands: &Commands) -> Self {
         for write in &mut self.writes {
             write.undo = format!("{} {}", commands.kubectl, write.undo);
@@ -373,7 +380,7 @@ impl Answer {
         self
     }
 
-    /// What a person does after this answer to `command`.
+    /// Returns the next steps for a person after this answer to `command`.
     fn next(&self, place: &Place, command: &str) -> Vec<String> {
         let has = |outcomes: &[Outcome]| self.writes.iter().any(|write| outcomes.contains(&write.outcome));
         let is_stdin = matches!(place, Place::File(path) if is_stdin(path));
@@ -405,7 +412,7 @@ impl Answer {
     }
 }
 
-/// Tables for people.
+/// Writes the answer as tables for people.
 impl fmt::Display for Answer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let or_none = |text: String| if text.is_empty() { "-".to_owned() } else { text };
@@ -448,7 +455,8 @@ mod tests {
         serde_json::from_value(value).unwrap()
     }
 
-    /// A machine of capk whose guest runs with 10.0.0.8, and the NodePool of its pool.
+    /// The lists of a cluster with a machine of capk, whose guest runs with 10.0.0.8, and with the NodePool of the
+    /// machine.
     fn lists() -> Lists {
         let mut lists = Lists::default();
         let node_pool = json!({"metadata": {"namespace": "clusters", "name": "w"}, "spec": {"clusterName": "c1"}});
@@ -497,7 +505,7 @@ mod tests {
         answer(lists, &target, only, Timestamp::UNIX_EPOCH)
     }
 
-    /// The answer about the pool, which the cluster has.
+    /// Returns the answer about a pool that is in the cluster.
     fn of_cluster(mut lists: Lists, pool: Object) -> Answer {
         let name = PoolId::of(&pool.metadata).to_string();
         lists.replace_pool(pool);
@@ -592,7 +600,8 @@ mod tests {
         answer.reserved.iter().map(|it| (&*it.address, &*it.object)).collect()
     }
 
-    /// Adds a VirtualMachine. Its guest reports these addresses in phase Running. `None`: there is no guest.
+    /// Adds a VirtualMachine. With `addresses`, the VirtualMachine has a guest in the phase Running that reports these
+    /// addresses. `None`: there is no guest.
     fn add_vm(lists: &mut Lists, key: &str, addresses: Option<&[&str]>, more: Value) {
         let (namespace, name) = key.split_once('/').unwrap();
         let metadata = |uid: String| json!({"namespace": namespace, "name": name, "uid": uid, "resourceVersion": "7"});
@@ -632,7 +641,7 @@ mod tests {
         let lists = || {
             let mut lists = Lists::default();
             add_vm(&mut lists, "shop/w", Some(&["10.0.0.8"]), json!({}));
-            // Guests of a namespace that the pool does not serve reserve at most two of its eight addresses.
+            // The guests of a namespace that the pool does not serve can reserve at most two of the eight addresses.
             add_vm(&mut lists, "other/a", Some(&["10.0.0.9", "10.0.0.10", "10.0.0.11"]), json!({}));
             lists
         };
@@ -647,7 +656,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pool_keeps_no_address_for_a_machine_that_has_the_name_of_a_claim() {
+    fn a_pool_gets_no_preallocation_for_a_machine_if_a_claim_of_the_pool_has_the_same_name() {
         let claim = |kind: &str, name: &str| {
             let pool = json!({"apiGroup": "ipam.glowplug.dev", "kind": "StaticIPPool", "name": name});
             let spec = json!({"poolRef": pool, "network": "vlan10"});
@@ -694,7 +703,7 @@ mod tests {
         let expected =
             "VirtualMachine shop/w: metadata.annotations.\"ipam.glowplug.dev/network-eno101\" is \"infra/other\"";
         assert_eq!((result, &*reason, writes.len()), (Word::Conflict, expected, 0));
-        // The command that removes the record leaves what was there before.
+        // The command that undoes the change keeps the annotation that was there before.
         let (_, _, writes, _) = annotated(json!({"ipam.glowplug.dev/network-eno101": "infra/vlan10"}));
         let undo = "annotate virtualmachines.kubevirt.io w -n shop kubevirt.cluster.x-k8s.io/allocated-ip-eno101-";
         assert_eq!(writes.iter().map(|write| &*write.undo).collect::<Vec<_>>(), [undo]);
@@ -776,7 +785,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_that_an_earlier_pool_left_alone_needs_a_decision() {
+    fn a_machine_with_the_annotation_left_alone_of_an_earlier_pool_needs_a_decision() {
         let mut lists = Lists::default();
         let noted = json!({"metadata": {"annotations": {"ipam.glowplug.dev/left-alone": "vm-shop-w"}}});
         add_vm(&mut lists, "shop/w", Some(&["10.0.0.8"]), noted);
@@ -788,7 +797,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_that_the_pool_keeps_an_address_for_is_left_alone_until_its_annotation_is_removed() {
+    fn a_machine_with_a_preallocation_is_left_alone_until_its_annotation_is_removed() {
         let mut lists = Lists::default();
         let noted = json!({"metadata": {"annotations": {"ipam.glowplug.dev/left-alone": "vm-shop-w"}}});
         add_vm(&mut lists, "shop/w", Some(&["10.0.0.8"]), noted);
@@ -815,7 +824,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_that_comes_after_the_write_does_not_get_the_address_of_the_guest() {
+    fn a_claim_that_is_created_after_the_write_does_not_get_the_address_of_the_guest() {
         let lists = || {
             let mut lists = Lists::default();
             add_vm(&mut lists, "shop/w", Some(&["10.0.0.8"]), json!({}));
@@ -835,7 +844,7 @@ mod tests {
     }
 
     #[test]
-    fn the_address_of_an_ip_address_without_a_claim_is_not_recorded() {
+    fn the_address_of_an_ipaddress_without_a_claim_is_not_recorded() {
         let mut lists = Lists::default();
         add_vm(&mut lists, "shop/w", Some(&["10.0.0.8"]), json!({}));
         let pool = json!({"apiGroup": "ipam.glowplug.dev", "kind": "StaticIPPool", "name": "p"});
@@ -879,7 +888,7 @@ mod tests {
     }
 
     #[test]
-    fn the_network_data_in_a_secret_that_may_not_be_read_is_unknown() {
+    fn the_network_data_of_a_machine_is_unknown_if_the_user_lacks_the_right_to_get_secrets() {
         let decided = |has_secrets| {
             let mut lists = Lists { has_secrets, ..Lists::default() };
             let name = new_name("w").unwrap();
@@ -907,7 +916,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_two_guests_report_is_not_recorded_even_if_a_report_is_beyond_the_bounds() {
+    fn an_address_of_two_guests_is_not_recorded_even_if_one_report_is_beyond_the_bounds() {
         let mut lists = Lists::default();
         add_vm(&mut lists, "shop/w", Some(&["10.0.0.11"]), json!({}));
         add_vm(&mut lists, "other/a", Some(&["10.0.0.9", "10.0.0.10", "10.0.0.11"]), json!({}));
@@ -940,13 +949,13 @@ mod tests {
     }
 
     #[test]
-    fn no_name_of_the_cluster_acts_on_the_terminal() {
+    fn names_of_objects_are_printed_with_escaped_control_characters() {
         let hostile = "w\u{1b}[2J\u{9b}\u{202e}";
         let mut lists = Lists::default();
         add_vm(&mut lists, &format!("shop/{hostile}"), Some(&["10.0.0.8"]), json!({}));
         let text = of_cluster(lists, shop()).to_string();
         assert!(!text.contains(|c: char| c != '\n' && glowplug::terminal::acts_on_terminal(c)), "{text}");
-        // The machine, the object with the address, and the member of the pool.
+        // The three places are the machine, the object with the address, and the member of the pool.
         assert_eq!(text.matches(r"shop/w\u{1b}[2J\u{9b}\u{202e}").count(), 3, "{text}");
     }
 }

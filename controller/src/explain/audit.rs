@@ -1,4 +1,4 @@
-//! Compares the leases of a cluster with its objects, by the rules of `glowplugctl audit`.
+//! Compares the leases of a cluster with its objects, by the same rules as `glowplugctl audit`.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -27,21 +27,21 @@ use crate::kinds::schema::lines;
 use crate::kinds::virtual_machine::VirtualMachine;
 use crate::ledger::leases::holder_of;
 
-/// What `kubectl glowplug audit` says.
+/// The answer of `kubectl glowplug audit`.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Answer {
     /// Version of the structure.
     pub version: u32,
-    /// Number of the held leases, those of MAC addresses included.
+    /// Number of the held leases, including those of MAC addresses.
     pub leases: usize,
-    /// Number of the machines and claims.
+    /// Number of machines and claims that were compared.
     pub objects: usize,
     /// The differences, sorted.
     pub findings: Vec<Finding>,
-    /// The addresses that no machine gets, because an object or a guest has them without a lease.
+    /// Addresses that no other machine gets, because an object or a guest has them without a lease.
     pub reserved: Vec<Reserved>,
-    /// What was not compared, because the user may not read it.
+    /// The kinds of objects that were not compared, because the user has no right to read them.
     pub not_compared: Vec<&'static str>,
 }
 
@@ -51,7 +51,7 @@ pub struct Answer {
 pub struct Finding {
     /// Kind of the difference.
     pub finding: Word,
-    /// The address. `null`: the object names none that can be read.
+    /// The address. `null`: the object has no address that can be read.
     pub address: Option<String>,
     /// Namespace and name of the holder, or the name of the lease.
     pub object: String,
@@ -69,26 +69,28 @@ pub enum Word {
     LeaseWithoutHolder,
     /// `leaseWithoutRecord`: no object of the holder records the address.
     LeaseWithoutRecord,
-    /// `recordWithoutLease`: an object records the address, and the controller would give its machine the lease.
+    /// `recordWithoutLease`: an object records the address, and the machine or claim would get the lease, but has none.
     RecordWithoutLease,
-    /// `recordMismatch`: an object records an address that does not fit: no pool offers it, or the holder has another one.
+    /// `recordMismatch`: an object records an address that cannot become its lease: no pool offers the address, or the
+    /// machine or claim holds another address.
     RecordMismatch,
-    /// `leftAlone`: the guest of a machine has a network of its own, no object records the address, and no guest reports it.
+    /// `leftAlone`: the guest of a machine has a network of its own, no object records its address, and no guest
+    /// reports it.
     LeftAlone,
-    /// `schemaViolated`: a lease was stored under an earlier schema, and violates the present schema.
+    /// `schemaViolated`: a lease was stored under an earlier schema, and violates the current schema.
     SchemaViolated,
     /// `unreadable`: a lease or a record cannot be read.
     Unreadable,
 }
 
-/// Compares the leases with the objects. What the user may not read is not compared.
+/// Compares the leases with the objects. Leaves out kinds of objects that the user has no right to read.
 ///
-/// An object that changes while the lists are read can look like a difference. So if there is a difference, everything is read a second
-/// time, and only differences of both readings are in the answer.
+/// An object that changes while the lists are read can look like a difference. So if there is a difference, everything
+/// is read a second time. The answer has only the differences that both readings show.
 ///
 /// # Errors
 ///
-/// A request failed, or the user may not list the leases or the pools.
+/// A request failed, or the user has no right to list the leases or the pools.
 pub async fn audit(reader: &Reader) -> anyhow::Result<Answer> {
     let first = once(reader).await?;
     if first.findings.is_empty() {
@@ -107,13 +109,13 @@ async fn once(reader: &Reader) -> anyhow::Result<Answer> {
     answer(lists, Timestamp::now())
 }
 
-/// Compares the lists of a cluster.
+/// Compares the leases with the objects in the lists of a cluster.
 fn answer(mut lists: Lists, now: Timestamp) -> anyhow::Result<Answer> {
     let pools = lists.pools.clone();
     let (mut registry, damaged) = lists.registry(&pools, now)?;
     let mut recorded = lists.recorded(registry.state()?);
     if !lists.has_machines {
-        // If one of the lists is missing, the objects of a machine can look like those of another machine.
+        // If one of the lists is missing, the objects of one machine can look like the objects of another machine.
         recorded.inventory.records.retain(|record| record.claimant.machine.kind.is_claim());
         recorded.last.records.clear();
     }
@@ -155,7 +157,7 @@ fn answer(mut lists: Lists, now: Timestamp) -> anyhow::Result<Answer> {
     })
 }
 
-/// The addresses with two users, by the rule of the condition `DuplicateRecords`.
+/// The addresses with two users, by the same rule as the condition `DuplicateRecords`.
 fn of_conflicts(leader: &Allocator) -> impl Iterator<Item = Finding> {
     leader.conflicted().into_iter().flat_map(|Conflicted { network, address, holder, others }| {
         let with = match &holder {
@@ -206,8 +208,8 @@ fn of_records(
     Ok(findings)
 }
 
-/// The Secrets with addresses that their machines do not hold. A Secret to which no VirtualMachine refers has no effect: every user
-/// of a namespace may create one with any content.
+/// The Secrets with addresses that their machines do not hold. Only Secrets to which a VirtualMachine refers count: a
+/// user can create any other Secret with any content, and it has no effect.
 fn of_secrets(
     recorded: &Recorded,
     registry: &mut Registry<MemoryLedger>,
@@ -237,7 +239,8 @@ fn of_differences(facts: &Facts<'_>, adoption: &Adoption, disagreements: Vec<Dis
             Disagreement::NotRecorded { claimant, address } => (Word::LeaseWithoutRecord, *address, claimant),
             Disagreement::NotLeased { claimant, address, .. } if is_reserved(facts, claimant, *address) => continue,
             Disagreement::NotLeased { claimant, address, .. } => (Word::RecordWithoutLease, *address, claimant),
-            // `of_conflicts` has the reports of addresses with another user. Other reports are no difference.
+            // `of_conflicts` returns the reports of addresses that have another user. Any other report is not a
+            // difference.
             Disagreement::Reported { .. } => continue,
         };
         findings.push(finding(word, Some(address), &claimant.machine, message));
@@ -249,12 +252,13 @@ fn of_differences(facts: &Facts<'_>, adoption: &Adoption, disagreements: Vec<Dis
     findings
 }
 
-/// Whether a mismatch is about another user of the address. For records of machines and claims, `of_conflicts` has these addresses.
+/// Whether a mismatch reports another user of the address. `of_conflicts` returns these addresses for the records of
+/// machines and claims.
 fn is_duplicate(mismatch: &Mismatch) -> bool {
     matches!(mismatch.problem, Problem::Duplicate(_))
 }
 
-/// Whether a leader reserves the address of a record for its machine. Such a record needs no lease.
+/// Whether a leader reserves the recorded address for the machine of the record. Such a record needs no lease.
 fn is_reserved(facts: &Facts<'_>, claimant: &Claimant, address: IpAddr) -> bool {
     let mut networks = facts.leader.conflicts_of(&claimant.machine).filter(|(_, at)| *at == address);
     networks.any(|(network, _)| {
@@ -263,7 +267,7 @@ fn is_reserved(facts: &Facts<'_>, claimant: &Claimant, address: IpAddr) -> bool 
     })
 }
 
-/// The machines that are left alone, and whose addresses no record, report or pool has.
+/// The machines that are left alone and whose addresses are unknown: no record, report or pool has them.
 fn left_alone(lists: &Lists, facts: &Facts<'_>) -> Vec<Finding> {
     let selection = lists.selection(&lists.pools);
     let mut findings = Vec::new();
@@ -276,7 +280,7 @@ fn left_alone(lists: &Lists, facts: &Facts<'_>) -> Vec<Finding> {
             let has_no_lease = |row: &machines::Row| {
                 matches!(row.result, machines::Word::LeftAlone | machines::Word::Reserved) && row.needs_decision
             };
-            // The overflow may have the address of the machine.
+            // The overflow pool may have the address of the machine.
             if rows.iter().all(has_no_lease)
                 && let Some(row) = rows.into_iter().next()
             {
@@ -310,14 +314,14 @@ fn finding(finding: Word, address: Option<IpAddr>, machine: &Machine, message: S
 // === impl Answer ===
 
 impl Answer {
-    /// Whether everything was compared and agrees.
+    /// Whether all kinds of objects were compared, and no difference was found.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.findings.is_empty() && self.not_compared.is_empty()
     }
 }
 
-/// Tables for people.
+/// Writes the answer as tables for people.
 impl fmt::Display for Answer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let counts = [self.leases, self.objects, self.findings.len(), self.reserved.len()];
@@ -380,7 +384,7 @@ mod tests {
         object
     }
 
-    /// The lists of a cluster with a pool, and with these leases, claims and IPAddresses.
+    /// The lists of a cluster with one pool, and with these leases, claims and IPAddresses.
     fn lists(leases: Vec<Value>, claims: &[Value], addresses: &[Value]) -> Lists {
         let leases = leases.into_iter().map(object).collect();
         let mut lists = Lists::default();
@@ -409,13 +413,13 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_with_its_lease_and_its_ipaddress_is_no_finding() {
+    fn a_claim_with_a_lease_and_an_ipaddress_causes_no_finding() {
         let leases = vec![lease("10-0-0-8.n.vlan10", "10.0.0.8", holder("IPAddressClaim", "a"))];
         assert_eq!(findings(lists(leases, &[claim("a")], &[address("a", "10.0.0.8")])), []);
     }
 
     #[test]
-    fn claims_leases_and_addresses_that_lack_each_other_are_findings() {
+    fn a_lease_without_a_claim_or_ipaddress_and_an_ipaddress_without_a_lease_are_findings() {
         let leases = vec![
             lease("10-0-0-8.n.vlan10", "10.0.0.8", holder("IPAddressClaim", "gone")),
             lease("10-0-0-9.n.vlan10", "10.0.0.9", holder("IPAddressClaim", "bare")),
@@ -438,7 +442,7 @@ mod tests {
         let reserved = answer(lists(), Timestamp::UNIX_EPOCH).unwrap().reserved;
         let reserved: Vec<[String; 4]> = reserved.into_iter().map(<[String; 4]>::from).collect();
         assert_eq!(reserved, [["10.0.0.11", "n/vlan10", "byRecord", "n/alone"].map(str::to_owned)]);
-        // Without the list of machines or of claims, their leases are not compared.
+        // If the list of machines or of claims is missing, the leases of machines or claims are not compared.
         let mut without_machines = lists();
         without_machines.has_machines = false;
         assert_eq!(findings(without_machines), of_claims);
@@ -458,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_that_the_present_schema_does_not_allow_is_a_finding() {
+    fn a_lease_that_violates_the_current_schema_is_a_finding() {
         let mut long = lease("10-0-0-8.n.vlan10", "10.0.0.8", holder("IPAddressClaim", "a"));
         long["spec"]["pool"] = "p".repeat(400).into();
         let mut found = findings(lists(vec![long], &[claim("a")], &[address("a", "10.0.0.8")]));
@@ -487,14 +491,14 @@ mod tests {
             lists.add_secret(object(serde_json::to_value(secret).unwrap()));
             lists
         };
-        // The pool selects no machine.
+        // The pool of this test selects no machine.
         let expected = [found(Word::RecordMismatch, Some("10.0.0.8"), "n/w")];
         assert_eq!(findings(lists(json!([volume]))), expected);
         assert_eq!(findings(lists(json!([]))), []);
     }
 
     #[test]
-    fn a_mac_address_without_its_machine_is_a_finding() {
+    fn a_lease_of_a_mac_address_without_its_machine_is_a_finding() {
         let mut mac = lease("02-00-00-00-00-01.mac", "02:00:00:00:00:01", holder("VirtualMachine", "w"));
         mac["spec"]["network"] = "mac".into();
         let vm = json!({"metadata": {"namespace": "n", "name": "w", "uid": "w"}, "spec": {}});

@@ -20,7 +20,7 @@ use crate::kinds::ipam_claim::{IpamClaim, ipam_claims, network_attachments};
 use crate::kinds::kubevirt_machine::is_deleted;
 use crate::kinds::pool::{GlobalStaticIPPool, LeaseSpec, StaticIPPool};
 
-/// What `kubectl glowplug why` says about a claim.
+/// The answer of `kubectl glowplug why` about a claim.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ClaimAnswer {
@@ -32,11 +32,11 @@ pub struct ClaimAnswer {
     pub kind: HolderKind,
     /// The state of the claim.
     pub state: ClaimState,
-    /// The pool from which the claim gets its address. `null`: unknown.
+    /// The pool from which the claim gets its addresses. `null`: unknown.
     pub pool: Option<String>,
     /// The addresses that the claim holds.
     pub addresses: Vec<HeldAddress>,
-    /// Time since which the claim holds its address, or waits. `null`: unknown.
+    /// The time since which the claim holds its addresses or waits. `null`: unknown.
     pub since: Option<String>,
     /// Why the claim is in this state.
     pub reason: String,
@@ -48,7 +48,7 @@ pub struct ClaimAnswer {
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum ClaimState {
-    /// `allocated`: the claim holds its address.
+    /// `allocated`: the claim holds its addresses.
     Allocated,
     /// `waiting`: the claim has no address.
     Waiting,
@@ -59,15 +59,15 @@ pub enum ClaimState {
 /// Why a claim has no address.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Waits {
-    /// Reason and message of the condition of the claim, or why the claim has no condition.
+    /// Reason and message of the condition of the claim. If the claim has no condition, the reason for that.
     pub(super) reason: String,
     /// Time since which the claim waits, as RFC 3339.
     pub(super) since: Option<String>,
     what_to_do: String,
 }
 
-/// Reads a claim, and explains it. `None`: there is no claim of this name, or the user may not read claims. The reader notes the missing
-/// right.
+/// Reads a claim and explains it. `None`: no claim has this name, or the user has no right to read claims. The reader
+/// notes a missing right.
 pub(super) async fn claim(reader: &Reader, key: &Key, leases: &[LeaseSpec]) -> anyhow::Result<Option<ClaimAnswer>> {
     if let Some(kinds) = Kinds::discover(reader.client()).await?
         && let Some(object) = reader.get(&kinds.claims, key).await?
@@ -79,7 +79,7 @@ pub(super) async fn claim(reader: &Reader, key: &Key, leases: &[LeaseSpec]) -> a
     Ok(Some(explain(HolderKind::IpamClaim, &object, leases, serving.as_ref())))
 }
 
-/// Which pool serves an IPAMClaim. `None`: the user may not list what decides.
+/// Returns which pool serves an IPAMClaim. `None`: the user lacks a right to list one of the kinds that decide this.
 async fn serving(reader: &Reader, object: &Object) -> anyhow::Result<Option<Serving>> {
     let (mut lists, all) =
         (Lists { scope: reader.scope().map(str::to_owned), ..Lists::default() }, ListParams::default);
@@ -100,7 +100,8 @@ async fn serving(reader: &Reader, object: &Object) -> anyhow::Result<Option<Serv
     Ok((listed == [Listed::Whole; 3]).then(|| lists.serving(&Key::of(&object.metadata))))
 }
 
-/// Explains a claim. `serving` is the pool that serves an IPAMClaim. `None`: unknown, or a claim of another kind.
+/// Explains a claim. `serving` is the pool that serves an IPAMClaim. It is `None` for a claim of another kind, or if
+/// the pool is unknown.
 fn explain(kind: HolderKind, object: &Object, leases: &[LeaseSpec], serving: Option<&Serving>) -> ClaimAnswer {
     let key = Key::of(&object.metadata);
     let is_own = |lease: &&LeaseSpec| {
@@ -151,7 +152,7 @@ const SERVES: &str = "compare spec.network of the claim with name in the configu
                       if another program serves this network, look there";
 const LEADS: &str = "look whether a replica leads: kubectl glowplug status";
 
-/// Why a claim waits. `None`: the claim has its address, is being deleted, or belongs to another program.
+/// Returns why a claim waits. `None`: the claim has its addresses, is being deleted, or belongs to another program.
 pub(super) fn waits(kind: HolderKind, object: &Object) -> Option<Waits> {
     if is_deleted(&object.metadata) {
         return None;
@@ -196,7 +197,8 @@ pub(super) fn waits(kind: HolderKind, object: &Object) -> Option<Waits> {
 // === impl Waits ===
 
 impl Waits {
-    /// What a condition says. Other programs may write any text into it.
+    /// Reads the reason, the message and the time of a condition. Other programs can write any text into a condition,
+    /// so the text is shortened.
     fn of(condition: &Value, what_to_do: &str) -> Self {
         let text = |member: &str| condition[member].as_str().map(|text| head(text).to_owned());
         let reason = [text("reason"), text("message")].into_iter().flatten().filter(|text| !text.is_empty());
@@ -215,7 +217,7 @@ impl fmt::Display for ClaimState {
 
 // === impl ClaimAnswer ===
 
-/// Tables for people.
+/// Writes the answer as tables for people.
 impl fmt::Display for ClaimAnswer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let or_none = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
@@ -255,14 +257,14 @@ mod tests {
         explain(HolderKind::IpAddressClaim, &object(&all), &[], None)
     }
 
-    /// State, pool, time, reason, and what to do.
+    /// The state, the pool, the time, the reason, and what a person can do.
     fn said(answer: &ClaimAnswer) -> (ClaimState, Option<&str>, Option<&str>, &str, Option<&str>) {
         let ClaimAnswer { state, pool, since, reason, what_to_do, .. } = answer;
         (*state, pool.as_deref(), since.as_deref(), reason, what_to_do.as_deref())
     }
 
     #[test]
-    fn a_waiting_claim_has_the_reason_of_its_condition_or_why_it_has_no_condition() {
+    fn the_answer_about_a_waiting_claim_has_the_reason_of_its_condition_or_of_its_absence() {
         let (pool, since, created) = (Some("n/p"), Some("2026-08-14T10:00:00Z"), Some("2026-08-14T09:00:00Z"));
         let waits = |pool, since, reason, what_to_do| (ClaimState::Waiting, pool, since, reason, Some(what_to_do));
         let none = json!({});
@@ -294,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ipam_claim_of_an_exhausted_pool_needs_addresses() {
+    fn the_answer_about_an_ipam_claim_of_an_exhausted_pool_advises_to_add_addresses() {
         let failed = condition("IPsAllocated", "False", "SubnetExhausted", "pool n/p has no free IPv4 address");
         let claim = object(&json!({"status": {"conditions": [failed]}}));
         let (state, since) = (ClaimState::Waiting, Some("2026-08-14T10:00:00Z"));
@@ -303,7 +305,8 @@ mod tests {
         assert_eq!(said(&explain(HolderKind::IpamClaim, &claim, &[], None)), (state, None, since, reason, what_to_do));
     }
 
-    /// The answer about an IPAMClaim of a network, with a pool that serves network `blue` in namespace `n`.
+    /// The answer about an IPAMClaim of a network, in a cluster where a pool serves the network `blue` in the namespace
+    /// `n`.
     fn of_ipam_claim(namespace: &str, network: &str, conditions: &[Value]) -> ClaimAnswer {
         let mut lists = Lists::default();
         let spec = json!({
@@ -375,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_with_an_address_is_a_table_with_the_address_and_its_pool() {
+    fn the_table_of_a_claim_with_an_address_has_the_address_and_its_pool() {
         let lease = |kind: &str, name: &str| {
             serde_json::from_value::<LeaseSpec>(json!({
                 "network": "infra/vlan10", "address": "10.0.0.8", "prefix": 24, "pool": "n/p",

@@ -1,4 +1,4 @@
-//! Which replicas of the controller work: the holder of each Lease.
+//! Reads from the Leases which replicas of the controller lead.
 
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
@@ -9,34 +9,34 @@ use crate::cluster::object::Object;
 use crate::cluster::term::LEASE;
 use crate::explain::read::{Listed, Reader};
 
-/// The Lease of one installation.
+/// The Lease of one installation of the controller, and whether its holder leads.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
 pub struct Leader {
-    /// Namespace of the Lease: that of the controller.
+    /// Namespace of the Lease and of the controller.
     pub namespace: String,
-    /// The pod that holds the Lease, and a number of its process. Empty: the last leader has released it.
+    /// The pod that holds the Lease, with a number of its process. Empty: the last leader has released the Lease.
     pub holder: String,
-    /// Time since which this holder leads, by its clock, as RFC 3339. `null`: unknown.
+    /// Time since which this holder leads, by the clock of the holder, as RFC 3339. `null`: unknown.
     pub since: Option<String>,
-    /// Time of the last renewal, by the clock of the leader, as RFC 3339. `null`: unknown.
+    /// Time of the last renewal of the Lease, by the clock of the holder, as RFC 3339. `null`: unknown.
     pub renewed: Option<String>,
-    /// Whether a replica works.
+    /// Whether a replica leads.
     pub state: State,
 }
 
-/// Whether a replica works.
+/// Whether a replica of an installation leads.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum State {
     /// `leads`: the holder has renewed the Lease within its duration.
     Leads,
-    /// `expired`: the holder has not renewed the Lease in time, and no replica works.
+    /// `expired`: the holder has not renewed the Lease in time, so no replica leads.
     Expired,
-    /// `released`: the holder has ended, and no replica works.
+    /// `released`: the holder has released the Lease, so no replica leads.
     Released,
 }
 
-/// Reads the Leases of all installations. `None`: the user may not list Leases.
+/// Reads the Leases of all installations. `None`: the user has no right to list Leases.
 ///
 /// # Errors
 ///
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_replica_works_until_its_lease_expires() {
+    fn a_replica_leads_until_its_lease_expires() {
         let of = |spec: Value| {
             let lease = json!({"metadata": {"namespace": "s", "name": LEASE}, "spec": spec});
             leader(serde_json::from_value(lease).unwrap(), "2026-08-14T10:00:15Z".parse().unwrap())
@@ -103,7 +103,7 @@ mod tests {
             ("a_1", "2026-08-14T10:00:00Z", State::Leads),
             ("a_1", "2026-08-14T09:59:59Z", State::Expired),
             ("", "2026-08-14T10:00:15Z", State::Released),
-            // The clock of the leader is ahead.
+            // The clock of the leader is ahead of the clock of the plugin.
             ("a_1", "2026-08-14T10:01:00Z", State::Leads),
         ] {
             assert_eq!(lease(holder, renewed), expected(holder, renewed, state));

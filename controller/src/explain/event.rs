@@ -1,4 +1,4 @@
-//! The events of the controller about a machine.
+//! Reads events of the controller about a machine.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -6,22 +6,22 @@ use serde_json::Value;
 use crate::cluster::conditions::head;
 use crate::cluster::object::Object;
 
-/// An event of the controller about a machine.
+/// An event that the controller published about a machine.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct Event {
-    /// Last time of the event, as RFC 3339. Empty: unknown.
+    /// Time at which the event last occurred, as RFC 3339. Empty: unknown.
     pub time: String,
     /// Reason of the event. Example: `IPPoolExhausted`.
     pub reason: String,
-    /// The message.
+    /// Message of the event.
     pub message: String,
 }
 
 // === impl Event ===
 
 impl Event {
-    /// Whether the event is older than an object with this creation time, as RFC 3339. Compares whole seconds, because creation times have
-    /// no fraction.
+    /// Whether the event is older than an object that was created at `created`, a time as RFC 3339. Compares whole
+    /// seconds, because creation times have no fraction.
     pub(super) fn is_before(&self, created: Option<&str>) -> bool {
         const SECONDS: usize = "2026-08-14T10:00:00".len();
         created.is_some_and(|created| self.time.get(..SECONDS) < created.get(..SECONDS))
@@ -35,7 +35,7 @@ impl Event {
         if data["reportingComponent"] != REPORTER && data["source"]["component"] != REPORTER {
             return None;
         }
-        // Other programs may write events in the name of the controller, with any text.
+        // Other programs can publish events under the name of the controller, with any text.
         let text = |value: &Value| value.as_str().map(|text| head(text).to_owned());
         let times = [&data["series"]["lastObservedTime"], &data["lastTimestamp"], &data["eventTime"]];
         Some(Self {

@@ -1,4 +1,4 @@
-//! Reads the pools of a file, as `kubectl apply` reads them.
+//! Reads the pools of files in the same way as `kubectl apply`.
 
 use std::fmt;
 use std::fs::File;
@@ -17,18 +17,18 @@ use crate::cluster::object::Object;
 use crate::kinds::mac_pool::MACPool;
 use crate::kinds::pool::{GROUP, GlobalStaticIPPool, StaticIPLease, StaticIPPool};
 
-/// The members of a pool in a file.
+/// The members that a pool in a file can have.
 const MEMBERS: [&str; 5] = ["apiVersion", "kind", "metadata", "spec", "status"];
-/// Endings of the files of a folder that kubectl reads.
+/// Endings of the names of files that kubectl reads in a folder.
 const ENDINGS: [&str; 3] = ["json", "yaml", "yml"];
-/// Largest size of all files, in bytes.
+/// Maximum size of all files together, in bytes.
 const MOST: u64 = 4 * 1024 * 1024;
-/// Largest number of values in the documents of a file with a mistake. Each value takes about 100 bytes of memory.
+/// Maximum number of values in all documents of a file that has a mistake. Each value takes about 100 bytes of memory.
 const MOST_VALUES: usize = 1024 * 1024;
-/// Largest number of documents with a mistake.
+/// Maximum number of documents with a mistake in one file.
 const MOST_MISTAKES: usize = 100;
 
-/// The pools of files, in their order, and the documents that cannot be read.
+/// The pools of files, in the order of the files, and the mistakes of documents that cannot be read.
 #[derive(Debug, Default)]
 pub(super) struct Contents {
     /// StaticIPPools and GlobalStaticIPPools.
@@ -43,16 +43,17 @@ enum Read {
     MacPool(Object),
 }
 
-/// A mistake because of which a document is no pool.
+/// A mistake that makes a document unusable as a pool.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Mistake {
-    /// The file. Absent: there is only one.
+    /// Name of the file. Absent if there is only one file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
-    /// Path of the document in the file. Example: `documents[1].items[0]`, or `document` if the file has only one.
+    /// Path of the document in the file. Example: `documents[1].items[0]`, or `document` if the file has only one
+    /// document.
     pub document: String,
-    /// The mistake. Its path begins in the document.
+    /// The mistake. Its path begins at the document.
     pub error: String,
 }
 
@@ -61,12 +62,13 @@ pub(super) fn is_stdin(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
-/// Reads the pools of files with JSON or YAML. `-` is standard input. A folder stands for its files with a name that kubectl reads. A
-/// StaticIPPool without a namespace gets `namespace`. A document with a mistake does not hide the other documents.
+/// Reads the pools of JSON and YAML files. `-` is standard input. A folder stands for those of its files that kubectl
+/// would read. A StaticIPPool without a namespace gets `namespace`. After a document with a mistake, the other
+/// documents are still read.
 ///
 /// # Errors
 ///
-/// A file cannot be read, or no document has a pool. The error then has every mistake.
+/// A file cannot be read, or no document has a pool. In the second case, the error has every mistake.
 pub(super) fn read_pools(paths: &[PathBuf], namespace: &str) -> anyhow::Result<Contents> {
     let (mut files, mut read, mut most) = (Vec::new(), Contents::default(), MOST);
     for path in paths {
@@ -87,7 +89,7 @@ pub(super) fn read_pools(paths: &[PathBuf], namespace: &str) -> anyhow::Result<C
     Ok(read)
 }
 
-/// The files of a folder that `kubectl apply` reads, sorted by name, or the path itself.
+/// The files of a folder that `kubectl apply` reads, sorted by name. If the path is not a folder, the path itself.
 fn files_of(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);
@@ -110,7 +112,7 @@ fn bounded(from: impl io::Read, most: u64) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// Removes members without a value, as API servers do.
+/// Removes the members whose value is null, as API servers do.
 fn remove_nulls(value: &mut serde_json::Value) {
     match value {
         serde_json::Value::Object(members) => {
@@ -129,8 +131,8 @@ fn member<'v>(value: &'v Value, name: &str) -> Option<&'v Value> {
     }
 }
 
-/// Parses the documents of a file. Each document that cannot be parsed is one error. All documents beyond the limits together are one
-/// error.
+/// Parses the documents of a file. Each document that cannot be parsed becomes one error. The documents beyond the
+/// limits become one error together.
 fn documents(text: &str) -> Vec<Result<Value, Diagnostic>> {
     let parse = |text: &str| value::parse_documents(text.as_bytes());
     if let Ok(all) = parse(text) {
@@ -143,7 +145,8 @@ fn documents(text: &str) -> Vec<Result<Value, Diagnostic>> {
                 values += all.iter().map(number_of_values).sum::<usize>();
                 documents.extend(all.into_iter().map(Ok));
             }
-            // Parse again behind as many empty lines as precede the document, so that the error has its line in the file.
+            // Parses the document again after the same number of empty lines as precede it in the file, so that the
+            // error has the line in the file.
             Err(error) => {
                 mistakes += 1;
                 documents.push(Err(parse(&("\n".repeat(line) + part)).err().unwrap_or(error)));
@@ -158,7 +161,8 @@ fn documents(text: &str) -> Vec<Result<Value, Diagnostic>> {
     documents
 }
 
-/// Splits a file before each separator of documents. Returns each part with the number of lines before the part.
+/// Splits a file before each separator of documents. Returns each part, with the number of lines that precede the part
+/// in the file.
 fn parts(text: &str) -> Vec<(usize, &str)> {
     let is_separator = |line: &str| {
         line.strip_prefix("---").is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '\t', '\r', '\n']))
@@ -183,7 +187,7 @@ fn number_of_values(value: &Value) -> usize {
     }
 }
 
-/// The pool in an object. `None`: the object is of another kind.
+/// Reads the pool in an object of a file. `None`: the object is of another kind.
 fn pool(item: &Value, namespace: &str) -> anyhow::Result<Option<Read>> {
     let [version, kind] = ["apiVersion", "kind"].map(|name| match member(item, name) {
         Some(Value::String(text)) => text,
@@ -225,7 +229,7 @@ fn pool(item: &Value, namespace: &str) -> anyhow::Result<Option<Read>> {
 // === impl Contents ===
 
 impl Contents {
-    /// Adds the pools of a text. `file`: the name of the file, if there are several.
+    /// Adds the pools of a text. `file` is the name of the file if there are several files.
     fn add(&mut self, text: &str, namespace: &str, file: Option<&String>) {
         let documents = documents(text);
         for (at, document) in documents.iter().enumerate() {
@@ -255,7 +259,7 @@ impl Contents {
         }
     }
 
-    /// Checks that there is a pool.
+    /// Fails if no document has a pool.
     fn check_any(&self) -> anyhow::Result<()> {
         if self.pools.is_empty() && self.mac_pools.is_empty() {
             self.check()?;
@@ -264,7 +268,7 @@ impl Contents {
         Ok(())
     }
 
-    /// Checks that every document could be read.
+    /// Fails if a document could not be read.
     pub(super) fn check(&self) -> anyhow::Result<()> {
         let lines: Vec<String> = self.mistakes.iter().map(ToString::to_string).collect();
         ensure!(lines.is_empty(), "{}", lines.join("; "));
@@ -318,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn several_files_and_the_files_of_a_folder_are_read_in_their_order() {
+    fn files_are_read_in_the_order_of_the_command_line_and_those_of_a_folder_by_name() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         let pool = |kind: &str, name: &str| {
@@ -391,7 +395,7 @@ mod tests {
              letter or digit at both ends",
         ];
         assert_eq!(read.mistakes.iter().map(ToString::to_string).collect::<Vec<_>>(), lines);
-        // Without a pool, the error has every mistake.
+        // If no document has a pool, the error has every mistake.
         let broken = "kind: StaticIPPool\n---\na: [\n---\nkind: GlobalStaticIPPool\n";
         let lines = "documents[0].apiVersion: missing, expected ipam.glowplug.dev/v1alpha1; \
                      documents[1]: line 4 column 1: not readable as YAML \"while parsing a node, did not find expected node content\", expected a \
@@ -401,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_read_as_kubectl_reads_it() {
+    fn words_and_numbers_of_a_file_are_read_as_kubectl_reads_them() {
         let text = "\
             apiVersion: ipam.glowplug.dev/v1alpha1\n\
             kind: StaticIPPool\n\
@@ -419,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_that_no_api_server_stores_is_refused() {
+    fn a_pool_that_an_api_server_would_refuse_is_a_mistake() {
         let pool = |version: &str, metadata: &str| {
             names(&format!("{{apiVersion: ipam.glowplug.dev/{version}, kind: StaticIPPool, metadata: {metadata}}}"))
         };

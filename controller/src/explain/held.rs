@@ -1,4 +1,4 @@
-//! The addresses that a machine or claim holds, as the answers of the commands show them.
+//! The type for an address that a machine or claim holds, for the answers of several commands.
 
 use serde::Serialize;
 
@@ -10,13 +10,13 @@ use crate::kinds::pool::LeaseSpec;
 pub struct HeldAddress {
     /// The address with its prefix length, or a MAC address.
     pub address: String,
-    /// Network of the address.
+    /// Network to which the address belongs.
     pub network: String,
-    /// Interface of the machine. For a claim, the interface of its pool.
+    /// Interface of the machine that has the address. For a claim, the interface that the pool names.
     pub interface: String,
-    /// Pool of the address.
+    /// Pool from which the address was allocated.
     pub pool: String,
-    /// Time of the allocation.
+    /// Time of the allocation, as RFC 3339.
     pub since: String,
 }
 

@@ -1,5 +1,5 @@
-//! What a leader of this version knows after its start, from the objects of a cluster: leases, pools, records, claims, Secrets and
-//! reports. Each part comes from the code of the leader itself.
+//! Derives from the objects of a cluster what a leader of this version would know after its start. The objects are
+//! leases, pools, records, claims, Secrets and reports. Each part is computed by the code of the leader.
 
 use std::collections::BTreeMap;
 
@@ -27,28 +27,29 @@ use crate::ledger::leases;
 use crate::machines::{inventory, take_followers};
 use crate::pools::status::Index;
 
-/// What the objects of a cluster record, and what its guests report.
+/// The addresses that the objects of a cluster record, and that its guests report.
 #[derive(Debug, Default)]
 pub(super) struct Recorded {
-    /// The records of machines and claims, without `last`.
+    /// The records of machines and claims, except those in `last`.
     pub(super) inventory: Inventory,
-    /// The records of machines that a leader adopts only after the reports.
+    /// The records of machines that a leader adopts only after it has received the reports.
     pub(super) last: Inventory,
-    /// The records of the Secrets to which VirtualMachines refer.
+    /// The records in Secrets to which VirtualMachines refer.
     pub(super) secrets: Vec<Record>,
-    /// The IPAddresses without a claim.
+    /// The reservations of IPAddresses without a claim.
     alone: Vec<Reservation>,
-    /// The addresses that running guests report, within the bounds, and the addresses of Services and Clusters.
+    /// The addresses that running guests report, within the bounds of the controller, and the addresses of Services and
+    /// Clusters.
     reports: Vec<Reservation>,
 }
 
-/// A registry, and the leases that cannot be read, each with its name and the problem.
+/// A registry, and the leases that cannot be read: the name of each, and the problem.
 pub(super) type Opened = (Registry<MemoryLedger>, Vec<(String, String)>);
 
 // === impl Lists ===
 
 impl Lists {
-    /// Opens a registry with the leases and these pools. The records are not adopted yet.
+    /// Opens a registry with the leases of the lists and with these pools. The records are not adopted yet.
     ///
     /// # Errors
     ///
@@ -88,7 +89,7 @@ impl Lists {
         index
     }
 
-    /// The pool that serves an IPAMClaim.
+    /// The pool that serves the IPAMClaim with this key.
     pub(super) fn serving(&mut self, key: &Key) -> Serving {
         let facts = self.index(&self.pools).facts();
         self.ipam.set_pools(facts);
@@ -96,7 +97,8 @@ impl Lists {
         if is_in_scope { self.ipam.view(key).pool } else { Serving::None }
     }
 
-    /// Takes the records of the objects. `allocator` has the leases and the pools.
+    /// Removes the records and reports from the lists, and returns them for adoption. `allocator` has the leases and
+    /// the pools.
     pub(super) fn recorded(&mut self, allocator: &Allocator) -> Recorded {
         let objects = std::mem::take(&mut self.objects);
         let mut reports = std::mem::take(&mut self.reports).reserve(allocator.pools().cloned());
@@ -118,7 +120,7 @@ impl Lists {
             let key = vm.key();
             let name = vm.secret().map(|name| Key { name: name.to_owned(), ..key.clone() });
             let Some(NetworkSecret::Ours(own)) = name.and_then(|name| self.secrets.get(&name)) else { continue };
-            // A user may have copied these annotations from the Secret of another machine.
+            // A user can copy these annotations from the Secret of another machine.
             if Key::of_machine(&own.machine) == key {
                 let records = own.interfaces.iter();
                 let records = records.map(|it| it.record(own, &key.namespace, it.addresses.clone()));
@@ -128,7 +130,7 @@ impl Lists {
         recorded
     }
 
-    /// Adds the IPAddresses of the pools: the records of claims, and the reservations of IPAddresses without a claim.
+    /// Adds the records of IPAddresses that have a claim, and the reservations of IPAddresses without a claim.
     fn add_claims(&mut self, allocator: &Allocator, recorded: &mut Recorded) {
         let Some(claims) = &mut self.claims else { return };
         claims.forget_recorded();
@@ -144,8 +146,9 @@ impl Lists {
         }
     }
 
-    /// The pool and the family of each claim that has no address, and that gets one now or as soon as its pool has a free address. `None`:
-    /// each family of the pool. `registry`: the state of a leader.
+    /// The claims without an address that get one now, or as soon as their pool has a free address: the pool and the
+    /// family of each. The family is `None` for a claim that gets an address of each family of the pool. `registry` is
+    /// the state of a leader.
     pub(super) fn waiting_claims(
         &mut self,
         pools: &Pools,
@@ -170,8 +173,8 @@ impl Lists {
         for key in claims.claimed_by_age().into_iter().filter(|key| is_in_scope(&key.namespace)) {
             let mut view = claims.view(&key);
             let Some(claim) = &mut view.claim else { continue };
-            // Assume that the earlier steps are done, so that `decide` returns the request for an address. A claim of a paused Cluster
-            // counts, because it needs an address later.
+            // Assumes that the earlier steps are done, so that `decide` returns the request for an address. A claim of
+            // a paused Cluster counts, because the claim needs an address later.
             claim.metadata.finalizers.get_or_insert_default().push(CLAIM_FINALIZER.to_owned());
             let (uid, pool) = (claim.uid().to_owned(), claim.pool.resolve(&key.namespace));
             view.former.clear();
@@ -192,7 +195,7 @@ impl Lists {
         Ok(all)
     }
 
-    /// Adds the records of IPAMClaims. The pool of a claim without a lease is the one that serves its network.
+    /// Adds the records of IPAMClaims. If a claim has no lease, its pool is the pool that serves its network.
     fn add_ipam_claims(&mut self, allocator: &Allocator, recorded: &mut Recorded) {
         self.ipam.forget_recorded();
         let served = self.ipam.unrecorded(Some(&self.index(&self.pools).facts()));
@@ -212,7 +215,8 @@ impl Lists {
     }
 }
 
-/// The record of an IPAddress whose claim already holds the address. `None`: no claim with the name of the IPAddress holds the address.
+/// Returns the record of an IPAddress whose claim already holds the address. `None`: no claim with the name of the
+/// IPAddress holds this address.
 fn record_of_holder(allocator: &Allocator, address: &IpAddress) -> Option<Record> {
     let (Key { namespace, name }, ip) = (address.key(), address.ip()?);
     let mut claims =
@@ -226,13 +230,13 @@ fn record_of_holder(allocator: &Allocator, address: &IpAddress) -> Option<Record
 // === impl Recorded ===
 
 impl Recorded {
-    /// All records of machines and claims.
+    /// Iterates over all records of machines and claims.
     pub(super) fn records(&self) -> impl Iterator<Item = &Record> {
         self.inventory.records.iter().chain(&self.last.records)
     }
 
-    /// Adopts the records and reports into a registry with the leases and pools, in the same order as a leader that starts. Returns the
-    /// mismatches.
+    /// Makes the registry, which has the leases and pools, adopt the records and reports in the same order as a leader
+    /// that starts. Returns the mismatches.
     ///
     /// # Errors
     ///
@@ -242,7 +246,8 @@ impl Recorded {
         adoption.mismatches.extend(registry.set_aside(self.alone.iter().cloned(), now)?);
         registry.change_reports(&self.reports, &[], now)?;
         adoption.mismatches.extend(audit::rebuild(registry, &self.last, now)?.adoption.mismatches);
-        // The Secrets are last: a leader adopts the record of a Secret when it serves the machine, which is after the start of the leader.
+        // The Secrets come last: a leader adopts the record of a Secret when it serves the machine, and it serves
+        // machines only after its start.
         adoption.mismatches.extend(registry.adopt(self.secrets.iter().cloned(), now)?.mismatches);
         Ok(adoption)
     }

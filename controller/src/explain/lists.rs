@@ -1,4 +1,4 @@
-//! The objects of a cluster on which the answers about pools, machines and claims depend.
+//! Reads the objects of a cluster on which the answers about pools, machines and claims depend.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -24,19 +24,19 @@ use crate::pools::facts::PoolObject;
 use crate::pools::selection::{KnownPool, MachinePool, NamespaceLabels, Problem, Selection};
 use crate::reports::{AtStart, neighbours};
 
-/// Pools by their names.
+/// Pools by their identity.
 pub(super) type Pools = BTreeMap<PoolId, Arc<KnownPool>>;
 
-/// The objects of a cluster.
+/// The objects of a cluster that the plugin has read.
 #[derive(Debug, Default)]
 pub(super) struct Lists {
-    /// The only namespace in which the controller works. `None`: it works in every namespace.
+    /// The only namespace in which the controller works. `None`: the controller works in every namespace.
     pub(super) scope: Option<String>,
-    /// The pools of addresses, by name.
+    /// The StaticIPPools and GlobalStaticIPPools, by name.
     pub(super) pools: Pools,
     /// The NodePools.
     pub(super) node_pools: Vec<Arc<Object>>,
-    /// The labels of Namespaces. `None`: the user may not list them, or no pool selects by them.
+    /// The labels of Namespaces. `None`: the user has no right to list Namespaces, or no pool selects by these labels.
     pub(super) namespaces: Option<NamespaceLabels>,
     /// The StaticIPLeases.
     pub(super) leases: Vec<Object>,
@@ -44,17 +44,17 @@ pub(super) struct Lists {
     pub(super) vms: BTreeMap<Key, VirtualMachine>,
     /// The KubevirtMachines.
     pub(super) machines: BTreeMap<Key, KubevirtMachine>,
-    /// The instances, each with its phase.
+    /// The VirtualMachineInstances, each with its phase.
     pub(super) guests: BTreeMap<Key, (String, Instance)>,
-    /// The records of machines.
+    /// The records of machines in VirtualMachines, KubevirtMachines and instances.
     pub(super) objects: Objects,
-    /// What running guests report.
+    /// The addresses that running guests report.
     pub(super) reports: AtStart,
     /// The addresses of Services and Clusters.
     pub(super) neighbours: neighbours::AtStart,
     /// The IPAddressClaims and IPAddresses. `None`: they were not read, or the cluster does not have these kinds.
     pub(super) claims: Option<Claims>,
-    /// Each IPAddressClaim.
+    /// Holder and pool of each IPAddressClaim.
     pub(super) claimed: BTreeMap<Key, Claimed>,
     /// The IPAMClaims and network attachment definitions.
     pub(super) ipam: ipam::index::Index,
@@ -74,18 +74,18 @@ pub(super) struct Lists {
     pub(super) has_secrets: bool,
 }
 
-/// An IPAddressClaim.
+/// The facts about an IPAddressClaim that answers need.
 #[derive(Debug)]
 pub(super) struct Claimed {
     pub(super) holder: Machine,
-    /// Pool of the claim. `None`: no pool of glowplug, or the claim is paused or being deleted.
+    /// Pool of the claim. `None`: the claim names no pool of glowplug, is paused or is being deleted.
     pub(super) pool: Option<PoolId>,
 }
 
 // === impl Lists ===
 
 impl Lists {
-    /// Reads what decides about pools and machines. `new` has the pools of a file.
+    /// Reads the objects that decide about pools and machines. `new` has the pools of a file.
     ///
     /// # Errors
     ///
@@ -111,7 +111,7 @@ impl Lists {
         let guests = reader.each(&instances(), None, all(), |it| lists.add_instance(it)).await?;
         lists.has_machines = [machines, vms, guests] == [Listed::Whole; 3];
         if reader.has_no_answer() {
-            // The check below fails. The other kinds are read first, so that the message names every missing right.
+            // `check` fails below. The other kinds are read before it, so that its message names every missing right.
             lists.read_neighbours(reader).await?;
             lists.read_claims(reader).await?;
         }
@@ -119,7 +119,7 @@ impl Lists {
         Ok(lists)
     }
 
-    /// Reads the addresses of Services and Clusters, too.
+    /// Reads the Services and Clusters, whose addresses are reserved.
     ///
     /// # Errors
     ///
@@ -133,7 +133,7 @@ impl Lists {
         Ok(())
     }
 
-    /// Reads the claims, too.
+    /// Reads the IPAddressClaims, IPAddresses and IPAMClaims.
     ///
     /// # Errors
     ///
@@ -149,7 +149,7 @@ impl Lists {
         self.has_claims = [has_claims, has_addresses] == [Listed::Whole; 2];
         let all = ListParams::default;
         let listed = reader.each(&ipam_claims(), None, all(), |it| self.add_ipam_claim(it)).await?;
-        // Only IPAMClaims need the attachments.
+        // The attachments are needed only for IPAMClaims.
         let attachments = match self.ipam_claims.is_empty() {
             true => Listed::Whole,
             false => reader.each(&network_attachments(), None, all(), |it| self.add_attachment(it)).await?,
@@ -158,7 +158,7 @@ impl Lists {
         Ok(())
     }
 
-    /// Reads the Secrets with network data of the machines, too.
+    /// Reads the Secrets with network data to which the machines refer.
     ///
     /// # Errors
     ///
@@ -172,13 +172,14 @@ impl Lists {
         Ok(())
     }
 
-    /// Adds a pool, in place of a pool of the same name.
+    /// Adds a pool of the cluster. Replaces a pool of the same name.
     pub(super) fn add_pool(&mut self, object: Object) {
         let pool = KnownPool::read(PoolObject::read(object));
         self.pools.insert(pool.checked.id.clone(), Arc::new(pool));
     }
 
-    /// Adds a pool of a file, in place of the pool of the same name. The pool counts as one that the controller serves already.
+    /// Adds a pool of a file. Replaces a pool of the same name. The pool counts as a pool that the controller already
+    /// serves.
     pub(super) fn replace_pool(&mut self, mut object: Object) {
         object.metadata.finalizers.get_or_insert_default().push(POOL_FINALIZER.to_owned());
         if let Some(known) = self.pools.get(&PoolId::of(&object.metadata)) {
@@ -201,13 +202,14 @@ impl Lists {
         self.vms.insert(Key::of(&object.metadata), VirtualMachine::read(object));
     }
 
-    /// Adds an instance.
+    /// Adds a VirtualMachineInstance.
     pub(super) fn add_instance(&mut self, mut object: Object) {
         let key = Key::of(&object.metadata);
         let phase = object.data["status"]["phase"].as_str().unwrap_or_default().to_owned();
         let instance = Instance::read(object.clone());
         self.reports.note(&key, &instance.guest);
-        // The reported addresses are in `reports`, which applies the bounds of the controller. So they must not count as records here.
+        // The addresses that the guest reports are already in `reports`, which applies the bounds of the controller.
+        // Without the status, they do not count as records here.
         if let Value::Object(members) = &mut object.data {
             members.remove("status");
         }
@@ -215,13 +217,13 @@ impl Lists {
         self.guests.insert(key, (phase, instance));
     }
 
-    /// Adds an IPAddressClaim. An object that cannot be read is no claim of the controller.
+    /// Adds an IPAddressClaim. The controller ignores an object that cannot be read, so this method does, too.
     pub(super) fn add_claim(&mut self, object: Object) {
         if let Ok(claim) = IpAddressClaim::read(object.clone()) {
             let key = claim.key();
             let holder = key.holder(HolderKind::IpAddressClaim, claim.uid());
             let annotation = |name: &str| object.metadata.annotations.as_ref()?.get(name);
-            // A deleted or paused claim gets no address.
+            // A claim that is being deleted or paused gets no address.
             let is_served = !claim.is_deleted() && annotation(PAUSED_ANNOTATION).is_none();
             let pool = claim.pool.resolve(&key.namespace).filter(|_| is_served);
             self.claimed.insert(key.clone(), Claimed { holder, pool });
@@ -235,7 +237,7 @@ impl Lists {
     }
 
     fn claims(&mut self) -> &mut Claims {
-        // No decision about a status is made, so the version has no effect.
+        // The version matters only for a status, and no decision about a status is made.
         self.claims.get_or_insert_with(|| Claims::new(Version::V1Beta2, ""))
     }
 
@@ -262,7 +264,7 @@ impl Lists {
         self.claimed.values().map(|claim| claim.holder.clone()).chain(of_ipam).collect()
     }
 
-    /// The claim with this name, if it may get addresses of the network.
+    /// Returns the holder for the claim with this name, if the claim can get addresses of the network.
     pub(super) fn claim_of(&self, key: &Key, network: &str) -> Option<Machine> {
         let is_there = |pool: &PoolId| {
             let pool = self.pools.get(pool).and_then(|pool| pool.checked.pool.as_ref().ok());
@@ -273,7 +275,8 @@ impl Lists {
         claimed.map(|claim| claim.holder.clone()).or_else(of_ipam)
     }
 
-    /// The machine of a VirtualMachine as the ledger identifies it: its KubevirtMachine, or else the VirtualMachine itself.
+    /// The machine of a VirtualMachine as the ledger identifies it: its KubevirtMachine or, if there is none, the
+    /// VirtualMachine itself.
     pub(super) fn holder(&self, vm: &VirtualMachine) -> Machine {
         let key = vm.key();
         match self.kubevirt_machine(&key) {
@@ -282,8 +285,8 @@ impl Lists {
         }
     }
 
-    /// Whether the object of a machine exists. A KubevirtMachine whose VirtualMachine is in another namespace counts, too, although it
-    /// records nothing.
+    /// Whether the object of a machine exists. This is also `true` for a KubevirtMachine whose VirtualMachine is in
+    /// another namespace, although such an object records nothing.
     pub(super) fn has(&self, machine: &Machine) -> bool {
         let key = Key::of_machine(machine);
         let known = [self.vms.get(&key).map(|it| &it.metadata), self.machines.get(&key).map(|it| &it.metadata)];
@@ -295,13 +298,14 @@ impl Lists {
         self.machines.get(key).filter(|machine| !machine.has_vm_elsewhere)
     }
 
-    /// The held leases that can be read, those of MAC addresses included.
+    /// The held leases that can be read, including those of MAC addresses.
     pub(super) fn held(&self) -> impl Iterator<Item = LeaseSpec> {
         let spec = |lease: &Object| serde_json::from_value::<LeaseSpec>(lease.data.get("spec")?.clone()).ok();
         self.leases.iter().filter_map(spec).filter(|lease| lease.released.is_none())
     }
 
-    /// Whether every machine that a pool may select was read, and also the NodePools or Namespaces by which the pool selects.
+    /// Whether every machine that a pool may select was read. If the pool selects by NodePools or by labels of
+    /// Namespaces, these must have been read, too.
     pub(super) fn knows_machines_of(&self, pool: &MachinePool) -> bool {
         let knows_selected = match (pool.selects_namespaces(), pool.node_pools().is_empty()) {
             (true, _) => self.namespaces.is_some(),
@@ -318,15 +322,15 @@ impl Lists {
         self.has_claims && (self.has_ipam_claims || !pool.spec.serve_ipam_claims)
     }
 
-    /// The selection of these pools.
+    /// Returns which machines these pools select.
     pub(super) fn selection(&self, pools: &Pools) -> Selection {
         let pools = pools.values().map(|pool| Arc::clone(&pool.checked));
         Selection::new(pools, self.node_pools.iter().cloned(), self.namespaces.as_ref())
     }
 }
 
-/// Why the pools give a machine no address. If the labels of Namespaces are not known, the user of the plugin lacks a right, not the
-/// controller.
+/// Returns why the pools give a machine no address. If the labels of Namespaces are unknown, the message names the
+/// missing right of the user: here the user reads the Namespaces, not the controller.
 pub(super) fn problem_text(problem: &Problem) -> String {
     match problem {
         Problem::UnknownNamespaces { pool } => format!(
@@ -337,7 +341,8 @@ pub(super) fn problem_text(problem: &Problem) -> String {
     }
 }
 
-/// Reads the labels of Namespaces, if a pool selects by them. `None`: no pool does, or the user has no right to list them.
+/// Reads the labels of Namespaces, if a pool selects by them. `None`: no pool selects by them, or the user has no right
+/// to list Namespaces.
 ///
 /// # Errors
 ///

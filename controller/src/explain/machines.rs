@@ -1,4 +1,4 @@
-//! What pools do to machines that exist already.
+//! Decides what pools do to existing machines.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -31,16 +31,16 @@ use crate::pools::selection::Selected;
 pub struct Row {
     /// Namespace and name of the VirtualMachine.
     pub machine: String,
-    /// Phase of its instance. `null`: there is no instance.
+    /// Phase of the VirtualMachineInstance. `null`: there is no instance.
     pub phase: Option<String>,
-    /// The addresses that the machine has, as far as they are known.
+    /// The known addresses of the machine.
     pub addresses: Vec<IpAddr>,
     /// What the pool does to the machine.
     pub result: Word,
     /// Reason of the result.
     pub reason: String,
-    /// Whether a person has to decide, for the reason in `reason`. Examples: records contradict each other, the address of the guest is
-    /// not known, or the machine has no volume for network data.
+    /// Whether a person has to decide. `reason` has the reason. Examples: records contradict each other, the address of
+    /// the guest is unknown, or the machine has no volume for network data.
     pub needs_decision: bool,
 }
 
@@ -52,48 +52,49 @@ pub enum Word {
     Allocated,
     /// `recorded`: an object or the pool records the addresses, and the machine keeps them.
     Recorded,
-    /// `reserved`: no other machine gets the addresses, and the machine is left alone.
+    /// `reserved`: the machine is left alone, and no other machine gets its addresses.
     Reserved,
-    /// `leftAlone`: the machine keeps a network of its own, and the pool has none of its known addresses.
+    /// `leftAlone`: the machine keeps a network of its own, and its known addresses are not in the pool.
     LeftAlone,
-    /// `new`: no guest runs; the machine gets addresses like a new one.
+    /// `new`: no guest runs, and the machine gets addresses in the same way as a machine that is created later.
     New,
-    /// `waiting`: the machine waits for its guest from another cluster, or has no network data yet.
+    /// `waiting`: the machine waits for a guest that migrates from another cluster, or has no network data yet.
     Waiting,
-    /// `ownNetworkData`: the machine has network data of the user, and gets no address.
+    /// `ownNetworkData`: a user wrote the network data of the machine, so the machine gets no address.
     OwnNetworkData,
     /// `conflict`: a person has to decide.
     Conflict,
-    /// `unknown`: the user lacks a right that decides whether the pool selects the machine, or that its Secret needs.
+    /// `unknown`: the user lacks a right: without it, either the selection of the machine or the content of its Secret
+    /// is unknown.
     Unknown,
 }
 
 /// The facts that decide what a pool does to a machine.
 pub(super) struct Facts<'a> {
     lists: &'a Lists,
-    /// What the objects of machines record.
+    /// The addresses that the objects of machines record.
     records: BTreeMap<&'a Claimant, Vec<IpAddr>>,
-    /// The records that a leader would refuse.
+    /// Records that a leader would refuse.
     mismatches: BTreeMap<&'a Claimant, &'a Mismatch>,
-    /// The records that cannot be read, by the name of the machine.
+    /// Records that cannot be read, by the name of their machine.
     unreadable: BTreeMap<Key, &'a ObjectDiagnostic>,
-    /// The state of a leader that has the pools.
+    /// State of a leader that has the pools and has adopted the records.
     pub(super) leader: &'a Allocator,
     pub(super) users: Users,
-    /// The guests that report an address, by network and address: also beyond the bounds of the leader.
+    /// The guests that report an address, by network and address, including reports beyond the bounds of the leader.
     reporters: BTreeMap<(&'a str, IpAddr), Vec<&'a Key>>,
-    /// The addresses that are leased now.
+    /// The addresses with a lease in the cluster, before records are adopted.
     leased: &'a BTreeSet<(Claimant, IpAddr)>,
 }
 
-/// A pool, and whether the cluster has it.
+/// A pool to decide about, and whether the cluster has it.
 #[derive(Clone, Copy)]
 pub(super) struct Of<'a> {
     pub(super) pool: &'a Pool,
     pub(super) is_stored: bool,
 }
 
-/// The addresses that are leased now, before the records are adopted.
+/// Returns the addresses with a lease. Call this function before the records are adopted.
 pub(super) fn leased(allocator: &Allocator) -> BTreeSet<(Claimant, IpAddr)> {
     allocator.leases().map(|(_, address, lease)| (Claimant::clone(&lease.claimant), address)).collect()
 }
@@ -117,7 +118,7 @@ impl<'a> Facts<'a> {
                 }
             }
         }
-        // Collected in reverse order, so that the first mismatch of each claimant stays.
+        // Collects in reverse order, so that the first mismatch of each claimant is kept.
         let mismatches = adoption.mismatches.iter().rev().map(|it| (&it.claimant, it)).collect();
         let diagnostics = recorded.inventory.diagnostics.iter().chain(&recorded.last.diagnostics).rev();
         let unreadable = diagnostics.filter_map(|it| Some((Key::of_machine(&it.claimant.as_ref()?.machine), it)));
@@ -135,12 +136,13 @@ impl<'a> Facts<'a> {
 
     pub(super) fn row(&self, vm: &VirtualMachine, addresses: Vec<IpAddr>, result: Word, reason: String) -> Row {
         let phase = self.lists.guests.get(&vm.key()).map(|(phase, _)| phase.clone());
-        // If no address of a machine that is left alone is known, only a person knows which address its guest uses.
+        // If a machine is left alone and none of its addresses is known, only a person can find out which address its
+        // guest uses.
         let needs_decision = result == Word::Conflict || result == Word::LeftAlone && addresses.is_empty();
         Row { machine: vm.key().to_string(), phase, addresses, result, reason, needs_decision }
     }
 
-    /// Decides what a pool does to a machine, and which addresses a record can keep for it.
+    /// Decides what a pool does to a machine. Also returns the addresses that a record can keep for the machine.
     pub(super) fn decide(&self, vm: &VirtualMachine, selected: &Selected, of: Of<'_>) -> (Row, Vec<IpAddr>) {
         let (mut row, mut addresses) = self.outcome(vm, selected, of);
         let guest = self.lists.guests.get(&vm.key()).map(|(_, instance)| instance);
@@ -152,7 +154,8 @@ impl<'a> Facts<'a> {
         let is_left_alone = Standing::of(vm, guest) == Standing::LeftAlone && row.result != Word::Allocated;
         if !of.is_stored && is_left_alone {
             let why = format!("it stays left alone: it has the annotation {LEFT_ALONE_ANNOTATION} of an earlier pool");
-            // The reason is replaced if it says that the machine gets a lease or can keep its address with a record.
+            // If the earlier reason says that the machine gets a lease or can keep its address with a record, the new
+            // reason replaces it.
             match row.result == Word::Recorded || !addresses.is_empty() {
                 true => row.reason = why,
                 false => open.push(why),
@@ -258,19 +261,20 @@ impl<'a> Facts<'a> {
         self.lists.has_secrets && self.has_unread_secret(vm)
     }
 
-    /// Whether the template of a machine refers to a Secret that was not read: it does not exist, or the user lacks the right.
+    /// Whether the template of a machine refers to a Secret that was not read, because it does not exist or the user
+    /// lacks the right.
     fn has_unread_secret(&self, vm: &VirtualMachine) -> bool {
         let is_read = |name: &str| self.lists.secrets.contains_key(&Key { name: name.to_owned(), ..vm.key() });
         vm.secret().is_some_and(|name| !is_read(name))
     }
 
-    /// The guest of another machine that reports this address on the network.
+    /// Returns the guest of another machine that reports this address on the network.
     fn other_reporter(&self, vm: &VirtualMachine, network: &str, address: IpAddr) -> Option<&Key> {
         let reporters = self.reporters.get(&(network, address)).into_iter().flatten();
         reporters.copied().find(|guest| **guest != vm.key())
     }
 
-    /// The result for a machine whose objects record addresses, and the reason.
+    /// Decides the result for a machine whose objects record addresses. Also returns the reason.
     fn of_record(
         &self,
         vm: &VirtualMachine,
@@ -301,7 +305,8 @@ impl<'a> Facts<'a> {
         }
     }
 
-    /// The result for a machine whose guest reports addresses that no object records, and the addresses that a record can keep.
+    /// Decides the result for a machine whose guest reports addresses that no object records. Also returns the
+    /// addresses that a record can keep.
     fn of_report(
         &self,
         vm: &VirtualMachine,
@@ -328,7 +333,8 @@ impl<'a> Facts<'a> {
             }
         }
         let key = Key { namespace: namespace.clone(), name: name.clone() };
-        // A pre-allocation is for a name: the machine and a claim of the same name can both get the address.
+        // A pre-allocation names a machine or claim without its kind, so a claim of the same name could get the
+        // address.
         if let Some(claim) = self.lists.claim_of(&key, network).filter(|_| of.is_stored) {
             word = Word::Conflict;
             reasons.push(format!("{} has the name of the machine, and gets what the pool keeps for it", title(&claim)));
@@ -345,7 +351,7 @@ impl<'a> Facts<'a> {
         (self.row(vm, reported.clone(), word, reason.to_owned()), reported)
     }
 
-    /// Why the record of an address would be a mismatch.
+    /// Returns why the record of an address would be a mismatch.
     fn other_user(&self, claimant: &Claimant, network: &str, address: IpAddr) -> String {
         if let Some(holder) = self.leader.holder(network, address) {
             return format!("{address} is held by {holder}");
@@ -359,7 +365,7 @@ impl<'a> Facts<'a> {
     }
 }
 
-/// Namespace and name of a holder, after the kind if the holder is a claim.
+/// Returns namespace and name of a holder. For a claim, the kind comes first.
 pub(super) fn title(machine: &Machine) -> String {
     match machine.kind.is_claim() {
         true => format!("{} {}", machine.kind, machine.title()),
@@ -367,7 +373,7 @@ pub(super) fn title(machine: &Machine) -> String {
     }
 }
 
-/// What a running guest reports on the network of a pool.
+/// The addresses that a running guest reports on the network of a pool.
 fn on_network<'g>(pool: &Pool, guest: Option<&'g Instance>) -> impl Iterator<Item = IpAddr> + use<'g> {
     let guest = guest.map(|instance| &instance.guest).filter(|guest| guest.life == Life::Running);
     let reported = guest.and_then(|guest| guest.networks.get(pool.network()));
@@ -379,14 +385,15 @@ fn reported(pool: &Pool, guest: Option<&Instance>) -> Vec<IpAddr> {
     on_network(pool, guest).filter(|address| pool.contains(*address)).collect()
 }
 
-/// The addresses on the network of a pool that a guest reports. Empty if the guest reports none of a family of the pool: then one of its
-/// addresses is not known.
+/// The addresses that a guest reports on the network of a pool. Empty if, for one family of the pool, the guest reports
+/// no address: then not all of its addresses are known.
 fn elsewhere(pool: &Pool, guest: Option<&Instance>) -> Vec<IpAddr> {
     let is_known = unknown_families(pool, guest, &[]).next().is_none();
     on_network(pool, guest).filter(|address| is_known && !is_of_link(address)).collect()
 }
 
-/// The families of a pool of which neither `known` nor the report of the guest on the network has an address.
+/// The families of a pool for which no address is known: neither `known` nor the report of the guest on the network has
+/// one.
 fn unknown_families(pool: &Pool, guest: Option<&Instance>, known: &[IpAddr]) -> impl Iterator<Item = Family> {
     let reported = on_network(pool, guest).filter(|address| !is_of_link(address));
     let has: BTreeSet<Family> = reported.chain(known.iter().copied()).map(Family::of).collect();
@@ -401,7 +408,7 @@ fn is_of_link(address: &IpAddr) -> bool {
     }
 }
 
-/// Whether a guest reports addresses of the family of a known address, but not this address itself.
+/// Whether, for one of the known addresses, the guest reports addresses of the same family, but not this address.
 fn differs(known: &[IpAddr], reported: &[IpAddr]) -> bool {
     let has_family = |all: &[IpAddr], family| all.iter().any(|it| Family::of(*it) == family);
     known.iter().any(|address| has_family(reported, Family::of(*address)) && !reported.contains(address))

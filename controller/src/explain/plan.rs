@@ -1,5 +1,5 @@
-//! Compares the pools of a file with the cluster: what the webhook would answer, which held addresses the pools would no longer offer,
-//! which reserved addresses are in use, and whether the pools have enough addresses.
+//! Compares the pools of files with the cluster: the answer of the webhook, held addresses that would no longer be in
+//! their pool, reserved addresses that are in use, and whether the pools have enough addresses.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -31,41 +31,42 @@ use crate::kinds::virtual_machine::VirtualMachine;
 use crate::pools::selection::{MachinePool, Selected, Selection};
 use crate::webhook::{Change, Verdict, judge, lost, validate_mac_pool, warn_of_family, warn_of_holders};
 
-/// What `kubectl glowplug plan` says.
+/// The answer of `kubectl glowplug plan`.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Answer {
     /// Version of the structure.
     pub version: u32,
-    /// The documents of the file that cannot be read.
+    /// The documents of the files that cannot be read.
     pub mistakes: Vec<Mistake>,
-    /// The StaticIPPools and GlobalStaticIPPools of the files, in their order.
+    /// The StaticIPPools and GlobalStaticIPPools of the files, in the order of the files.
     pub pools: Vec<Planned>,
-    /// The MACPools of the files, in their order.
+    /// The MACPools of the files, in the order of the files.
     pub mac_pools: Vec<PlannedMacs>,
-    /// The machines that the webhook would refuse because the pools that select them contradict each other or the machine.
+    /// The machines that the webhook would refuse, because their pools contradict each other or the machine.
     pub refused: Vec<Refused>,
 }
 
-/// A pool of the file.
+/// A StaticIPPool or GlobalStaticIPPool of the files.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Planned {
     /// Namespace and name of the pool, or the name of a GlobalStaticIPPool.
     pub pool: String,
-    /// What the file would change.
+    /// What the files would change.
     pub change: Word,
     /// Why the webhook would reject the pool.
     pub errors: Vec<String>,
     /// The warnings of the webhook.
     pub warnings: Vec<String>,
-    /// Held addresses that the pool would no longer offer; their holders keep them. Always empty if the pool is rejected.
+    /// Held addresses that the pool would no longer offer, although their holders keep them. Always empty if the pool
+    /// is rejected.
     pub outside: Vec<Outside>,
-    /// Gateways, name servers and addresses of the template that a machine or guest has.
+    /// The gateways, name servers and addresses of the template that a machine, claim or guest uses.
     pub in_use: Vec<InUse>,
-    /// The users of those addresses of the pool that have several users. Each user is one entry.
+    /// The users of the addresses of the pool that have a conflict: one entry for each user.
     pub conflicts: Vec<Conflict>,
-    /// The addresses of each family. Empty if the pool is rejected, or if another program chooses the addresses.
+    /// The counts of each family. Empty if the pool is rejected, or if another program chooses its addresses.
     pub room: Vec<Room>,
 }
 
@@ -83,20 +84,20 @@ pub struct PlannedMacs {
     pub warnings: Vec<String>,
 }
 
-/// What a file would change.
+/// What the files would change in a pool.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Word {
     /// `create`: the cluster does not have the pool.
     #[default]
     Create,
-    /// `update`: the pool has another specification.
+    /// `update`: the specification of the pool in the cluster differs.
     Update,
-    /// `none`: the pool has this specification already.
+    /// `none`: the pool in the cluster has the same specification.
     None,
 }
 
-/// An address whose holder keeps it outside of the pool.
+/// An address that its holder keeps, although the pool no longer offers the address.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Outside {
@@ -106,7 +107,7 @@ pub struct Outside {
     pub holder: String,
 }
 
-/// A reserved address with a user.
+/// A reserved address that a machine, claim or guest uses.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct InUse {
@@ -114,54 +115,57 @@ pub struct InUse {
     pub address: IpAddr,
     /// Why the pool reserves the address: `gateway`, `name server` or `template`.
     pub why: &'static str,
-    /// `allocated`, `byRecord` or `byReport`.
+    /// Kind of the use: `allocated`, `byRecord` or `byReport`.
     pub state: &'static str,
-    /// The user.
+    /// The machine, claim or guest that uses the address.
     pub user: String,
 }
 
-/// A user of an address that another machine, claim or guest uses, too.
+/// One of several users of an address.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Conflict {
     /// The address.
     pub address: IpAddr,
-    /// The holder, or the claimant of a record or report, with the object that has the record or report.
+    /// The user: the holder, or the claimant of a record or report together with the object that has the record or
+    /// report.
     pub user: String,
 }
 
-/// The addresses of one family of a pool, after the change. Counts are decimal text, as in the status of a pool.
+/// The addresses of one family of a pool after the change. Counts are decimal strings, as in the status of a pool.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Room {
     /// `IPv4` or `IPv6`.
     pub family: String,
-    /// All addresses of the pool.
+    /// Number of all addresses of this family in the pool.
     pub total: String,
-    /// Addresses that the next machines may get, and released addresses in their reuse delay.
+    /// Addresses that the next machines can get, including released addresses in their reuse delay.
     pub free: String,
-    /// Addresses that the machines of the pool hold, or get from their records. `null`: the user may not read the machines.
+    /// Number of machines of the pool that hold an address, or get one from a record. `null`: the user has no right to
+    /// read the machines.
     pub held: Option<String>,
-    /// Addresses that the machines of the pool and the claims without an address need. `null`: the user may not read these objects.
+    /// Addresses that the machines of the pool and the waiting claims need. `null`: the user has no right to read these
+    /// objects.
     pub needed: Option<String>,
-    /// How `needed` was counted, or the rights that are missing. Example: `replicas 3 + maxSurge 1`.
+    /// How `needed` was counted, or the missing rights. Example: `replicas 3 + maxSurge 1`.
     pub because: String,
-    /// Addresses that are missing. `null`: the need is not known.
+    /// Number of addresses that are missing. `null`: `needed` is unknown.
     pub lacking: Option<String>,
 }
 
 /// The running guests that report an address, by network and address.
 type Reporters<'l> = BTreeMap<(&'l str, IpAddr), Vec<&'l Key>>;
 
-/// Number of machines of a pool, and how it was counted.
+/// Number of machines of a pool, and how they were counted.
 #[derive(Debug, Eq, PartialEq)]
 struct Need(u128, String);
 
-/// Compares the pools of files with the cluster. A folder stands for its files.
+/// Compares the pools of files with the cluster. A folder stands for the files in it.
 ///
 /// # Errors
 ///
-/// A file cannot be read, no file has a pool, a request failed, or the user may not list the pools or leases.
+/// A file cannot be read, no file has a pool, a request failed, or the user has no right to list the pools or leases.
 pub async fn plan(reader: &Reader, files: &[PathBuf]) -> anyhow::Result<Answer> {
     let Contents { pools, mac_pools, mistakes } = read_pools(files, reader.default_namespace())?;
     let stored = match mac_pools.is_empty() {
@@ -191,7 +195,8 @@ pub async fn plan(reader: &Reader, files: &[PathBuf]) -> anyhow::Result<Answer> 
     Ok(answer)
 }
 
-/// Compares the pools `objects` of a file with the lists. `absent`: the namespaces of the file that do not exist.
+/// Compares the pools `objects` of files with the lists. `absent` has the namespaces that the files name and the
+/// cluster does not have.
 fn answer(mut lists: Lists, objects: Vec<Object>, absent: &BTreeSet<String>, now: Timestamp) -> anyhow::Result<Answer> {
     let leases: Vec<LeaseSpec> = lists.held().collect();
     let mut planned: Vec<(PoolId, Planned)> = Vec::new();
@@ -203,7 +208,7 @@ fn answer(mut lists: Lists, objects: Vec<Object>, absent: &BTreeSet<String>, now
             }
             None => judged(&lists, &object, &leases),
         };
-        // The cluster keeps what it has if it rejects the pool.
+        // If the webhook rejects the pool, the cluster keeps its stored pool.
         if judged.errors.is_empty() {
             lists.replace_pool(object);
         }
@@ -213,7 +218,7 @@ fn answer(mut lists: Lists, objects: Vec<Object>, absent: &BTreeSet<String>, now
     let (mut registry, _) = lists.registry(&pools, now)?;
     let recorded = lists.recorded(registry.state()?);
     recorded.adopt(&mut registry, now)?;
-    // The waiting claims are tried in a second registry, so that their addresses change no count of the pools.
+    // A second registry tries the waiting claims, so that their addresses do not change the counts of the pools.
     let (mut trial, _) = lists.registry(&pools, now)?;
     recorded.adopt(&mut trial, now)?;
     let waiting = lists.waiting_claims(&pools, trial, now)?;
@@ -249,7 +254,8 @@ fn answer(mut lists: Lists, objects: Vec<Object>, absent: &BTreeSet<String>, now
     Ok(Answer { version: 1, mistakes: Vec::new(), pools, mac_pools: Vec::new(), refused })
 }
 
-/// What the webhook answers for each of these MACPools, in their order. `stored` are the MACPools of the cluster.
+/// Returns the answer of the webhook for each of these MACPools, in their order. `stored` has the MACPools of the
+/// cluster.
 fn judged_macs(stored: &[Object], objects: Vec<Object>) -> Vec<PlannedMacs> {
     let name_of = |object: &Object| object.metadata.name.clone().unwrap_or_default();
     let spec_of = |object: &Object| MacPoolSpec::deserialize(&object.data["spec"]);
@@ -270,7 +276,7 @@ fn judged_macs(stored: &[Object], objects: Vec<Object>) -> Vec<PlannedMacs> {
             Ok(spec) => {
                 let others: Vec<_> = known.iter().filter_map(|(name, spec)| spec.check(name).0).collect();
                 let verdict = validate_mac_pool(&pool, &spec, &others);
-                // The cluster keeps what it has if it rejects the pool.
+                // If the webhook rejects the pool, the cluster keeps its stored pool.
                 if verdict.errors.is_empty() {
                     known.insert(pool.clone(), spec);
                 }
@@ -283,7 +289,7 @@ fn judged_macs(stored: &[Object], objects: Vec<Object>) -> Vec<PlannedMacs> {
     objects.into_iter().map(judge).collect()
 }
 
-/// Returns what the webhook would answer about a pool, and the held addresses that the pool would no longer offer.
+/// Returns the answer of the webhook about a pool, and the held addresses that the pool would no longer offer.
 pub(super) fn judged(lists: &Lists, object: &Object, leases: &[LeaseSpec]) -> Planned {
     let id = PoolId::of(&object.metadata);
     let mut planned = Planned { pool: id.to_string(), ..Planned::default() };
@@ -316,7 +322,7 @@ pub(super) fn judged(lists: &Lists, object: &Object, leases: &[LeaseSpec]) -> Pl
         warnings.extend(warn_of_holders(&id, &change, leases));
         warnings.extend(warn_of_family(&id, &change, leases));
     }
-    // A rejected change is not stored, so it leaves no holder outside of the pool.
+    // A rejected change is not stored, so every holder keeps its address in the pool.
     let lost = if errors.is_empty() { lost(&id, &change, leases) } else { Vec::new() };
     let outside = lost.into_iter().map(|(address, holder)| Outside {
         address,
@@ -328,7 +334,8 @@ pub(super) fn judged(lists: &Lists, object: &Object, leases: &[LeaseSpec]) -> Pl
     Planned { errors, ..planned }
 }
 
-/// Warns if the selectors of a pool select no Namespace or no VirtualMachine. The webhook itself warns of a NodePool that does not exist.
+/// Returns a warning if the selectors of a pool select no Namespace or no VirtualMachine. The webhook itself warns
+/// about a NodePool that does not exist.
 pub(super) fn warn_of_selector(lists: &Lists, selection: &Selection, pool: &MachinePool) -> Option<String> {
     let is_empty = selection.memberships().get(&pool.id).is_some_and(|membership| membership.selected == Some(0));
     if is_empty {
@@ -343,7 +350,7 @@ pub(super) fn warn_of_selector(lists: &Lists, selection: &Selection, pool: &Mach
         .then(|| format!("{member}: it selects no VirtualMachine of the cluster"))
 }
 
-/// The users of the addresses that a pool reserves for the network.
+/// Returns the users of the addresses that a pool reserves for the network.
 fn in_use(allocator: &Allocator, users: &Users, reporters: &Reporters<'_>, pool: &Pool) -> Vec<InUse> {
     let mut all = BTreeSet::new();
     for (address, why) in pool.named() {
@@ -362,7 +369,8 @@ fn in_use(allocator: &Allocator, users: &Users, reporters: &Reporters<'_>, pool:
         for (user, state) in recorded.filter_map(|user| Some((user, user.state?))) {
             add(state.count().word(), format!("{} ({})", user.claimant, user.source));
         }
-        // A leader does not track reports of addresses that pools reserve for the network, so the reports are read from the instances.
+        // A leader does not track reports of addresses that pools reserve for the network. Therefore the reports come
+        // from the instances.
         let holder = holder.map(|holder| &holder.machine).filter(|machine| !machine.kind.is_claim());
         let is_holder = |key: &&&Key| holder.is_some_and(|machine| Key::of_vm(machine) == ***key);
         for key in reporters.get(&(pool.network(), address)).into_iter().flatten().filter(|key| !is_holder(key)) {
@@ -384,7 +392,7 @@ fn reporters(lists: &Lists) -> Reporters<'_> {
     reporters
 }
 
-/// The users of the addresses of a pool that have a conflict. `all`: the conflicts of every network.
+/// Returns the users of the addresses of a pool that have a conflict. `all` has the conflicts of every network.
 fn conflicts(all: &[Conflicted], pool: &Pool) -> Vec<Conflict> {
     let of_pool = all.iter().filter(|it| it.network == pool.network() && pool.contains(it.address));
     let users = of_pool.flat_map(|Conflicted { address, holder, others, .. }| {
@@ -395,8 +403,8 @@ fn conflicts(all: &[Conflicted], pool: &Pool) -> Vec<Conflict> {
     users.collect()
 }
 
-/// Counts the addresses of one family of a pool, and the addresses that its machines and waiting claims need. `claims`: number of the
-/// waiting claims.
+/// Counts the addresses of one family of a pool, and the addresses that its machines and waiting claims need. `claims`
+/// is the number of waiting claims.
 fn room(
     lists: &Lists,
     (allocator, of_pools): (&Allocator, &BTreeMap<&str, PoolUsage>),
@@ -411,7 +419,8 @@ fn room(
         let holder = lists.holder(vm);
         let mut of_machine = allocator.leases_of(&holder);
         let network = selection.pool(id).and_then(|pool| pool.network());
-        // A machine that holds an address of the network needs no other one, even if the address is from another pool.
+        // A machine that holds an address of the network needs no further address, even if the address is from another
+        // pool.
         of_machine.any(|(of, address, _)| Some(of) == network && Family::of(address) == usage.family)
     };
     let held = selected.iter().filter(holds).count() as u128;
@@ -429,7 +438,7 @@ fn room(
     let machines = needed.max(selected.len() as u128);
     let free_of = |usage: &Usage| usage.free + usage.reuse_delay;
     let free = free_of(usage);
-    // The machines of this pool also get addresses from the pools that share machines with it.
+    // Some machines of this pool can also get addresses from other pools: those that share machines with this pool.
     let own = selection.pool(id);
     let others = selection.pools().filter(|other| own.is_some_and(|own| own.shares_machines_with(other)));
     let (mut because, mut free_elsewhere) = (because, 0);
@@ -453,7 +462,7 @@ fn room(
         held: knows_machines.then(|| text(held)),
         needed: knows_need.then(|| text(machines + claims)),
         because,
-        // Claims name a pool, and get addresses of no other one.
+        // A claim names its pool, and gets no address from another pool.
         lacking: knows_need.then(|| {
             text(
                 claims.saturating_sub(free)
@@ -463,7 +472,7 @@ fn room(
     }
 }
 
-/// The largest number of machines of a NodePool, including the additional machines of a rollout.
+/// Returns the largest number of machines that a NodePool can have, including the additional machines of a rollout.
 fn need_of(node_pool: &Object) -> Need {
     let spec = &node_pool.data["spec"];
     let number = |value: &Value| value.as_u64().map(u128::from);
@@ -485,8 +494,9 @@ fn need_of(node_pool: &Object) -> Need {
 // === impl Answer ===
 
 impl Answer {
-    /// Whether the plan has no problem: every document can be read, the webhook would accept every pool and its machines, no holder would
-    /// be outside of its pool, no reserved address is allocated, no address has two users, and no pool lacks addresses.
+    /// Whether the plan has no problem. The plan has a problem if a document cannot be read, the webhook would reject a
+    /// pool or a machine of it, a held address would be outside of its pool, a reserved address is allocated, an
+    /// address has two users, or a pool lacks addresses.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         let is_clean = self.pools.iter().all(|pool| {
@@ -500,7 +510,7 @@ impl Answer {
     }
 }
 
-/// Tables for people.
+/// Writes the answer as tables for people.
 impl fmt::Display for Answer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let each = || self.pools.iter();
@@ -588,7 +598,7 @@ mod tests {
         let line = "excludedAddresses[1]: repeated item \"10.0.0.9\", expected each item once".to_owned();
         let repeated = || json!(["10.0.0.9", "10.0.0.9"]);
         assert_eq!(errors(Lists::default(), pool(repeated(), json!({}))), (false, vec![line.clone()], vec![]));
-        // A rejected pool changes nothing for the other pools of the file.
+        // A rejected pool does not affect the other pools of the file.
         let mut small = Lists::default();
         small.add_pool(pool(json!([]), json!({"addresses": ["10.0.0.8/30"]})));
         let mut next = pool(json!([]), json!({"addresses": ["10.0.0.12/30"]}));
@@ -597,7 +607,8 @@ mod tests {
             answer(small, vec![pool(repeated(), json!({})), next], &BTreeSet::new(), Timestamp::UNIX_EPOCH).unwrap();
         let [rejected, accepted] = &both.pools[..] else { panic!("{both:?}") };
         assert_eq!((&rejected.errors, &rejected.room, &accepted.errors), (&vec![line.clone()], &vec![], &vec![]));
-        // A mistake that the stored pool already has is only a warning: the API server accepts it in an update.
+        // If the stored pool already has the mistake, it is only a warning, because the API server accepts such an
+        // update.
         let mut stored = whole();
         stored.add_pool(pool(repeated(), json!({})));
         let changed = pool(repeated(), json!({"sticky": true}));
@@ -641,7 +652,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_without_an_address_needs_one() {
+    fn a_claim_without_an_address_counts_as_one_needed_address() {
         let room = |scope: Option<&str>| {
             let mut lists = Lists { scope: scope.map(str::to_owned), ..whole() };
             for name in ["a", "b"] {
@@ -652,12 +663,12 @@ mod tests {
         let text = |texts: [&str; 3]| texts.map(str::to_owned);
         assert_eq!(room(None), text(["2", "machines 0 + waiting claims 2", "1"]));
         assert_eq!(room(Some("n")), text(["2", "machines 0 + waiting claims 2", "1"]));
-        // A controller that is limited to another namespace does not serve the claims.
+        // A controller that is limited to another namespace does not serve these claims.
         assert_eq!(room(Some("m")), text(["0", "machines 0", "0"]));
     }
 
     #[test]
-    fn a_claim_that_cannot_get_an_address_does_not_count_as_needed() {
+    fn a_claim_that_cannot_get_an_address_adds_nothing_to_the_needed_addresses() {
         let of = |members: &Value, annotations: Value| {
             let mut lists = whole();
             lists.add_claim(claim("n", "c", &annotations));
@@ -679,7 +690,7 @@ mod tests {
         assert_eq!(of(&both, json!({})), ["0", "0"]);
         assert_eq!(of(&one, family("IPv6")), ["0"]);
         assert_eq!(of(&one, json!({"cluster.x-k8s.io/paused": ""})), ["0"]);
-        // A pool for the claims of the namespaces that it selects.
+        // The pool serves the claims of the namespaces that it selects.
         let shared = |namespace: &str| {
             let labels = json!({"vlan": "10"});
             let labels = [(namespace.to_owned(), serde_json::from_value(labels).unwrap())].into();
@@ -692,7 +703,7 @@ mod tests {
     }
 
     #[test]
-    fn a_need_is_unknown_if_the_user_may_not_read_what_it_depends_on() {
+    fn the_needed_addresses_are_unknown_if_the_user_has_no_right_to_read_the_machines_or_claims() {
         let rows = |lists: Lists, members: Value| {
             let answer = plan_of(lists, vec![pool("n/p", &members)]);
             let room = &answer.pools[0].room[0];
@@ -746,7 +757,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_pool_that_is_named_twice_needs_its_addresses_once() {
+    fn the_machines_of_a_node_pool_that_a_pool_names_twice_count_once() {
         let mut lists = whole();
         let node_pool =
             json!({"metadata": {"namespace": "n", "name": "w"}, "spec": {"clusterName": "c", "replicas": 3}});
@@ -758,7 +769,7 @@ mod tests {
     }
 
     #[test]
-    fn guests_with_the_address_of_a_gateway_or_of_another_guest_are_shown() {
+    fn guests_that_use_the_address_of_a_gateway_or_of_another_guest_are_shown() {
         let mut lists = whole();
         for (name, address) in [("a", "10.0.0.1"), ("b", "10.0.0.9"), ("c", "10.0.0.9"), ("d", "10.0.0.10")] {
             let mut guest = vm(name, &json!({}), &["vlan10"]);
@@ -789,7 +800,8 @@ mod tests {
         serde_json::from_value(value).unwrap()
     }
 
-    /// A pool with addresses `10.0.0.8/29`: a StaticIPPool if `name` is `namespace/name`, and else a GlobalStaticIPPool.
+    /// A pool with the addresses `10.0.0.8/29`: a StaticIPPool if `name` has the form `namespace/name`, otherwise a
+    /// GlobalStaticIPPool.
     fn pool(name: &str, members: &Value) -> Object {
         let (namespace, name) = name.split_once('/').map_or((None, name), |(namespace, name)| (Some(namespace), name));
         let mut spec = json!({
@@ -799,7 +811,7 @@ mod tests {
         object(json!({"metadata": {"namespace": namespace, "name": name}, "spec": spec}))
     }
 
-    /// The lists that a user with every right reads in a cluster without objects.
+    /// The lists of a cluster without objects, read by a user who has every right.
     fn whole() -> Lists {
         Lists { has_node_pools: true, has_machines: true, has_claims: true, has_ipam_claims: true, ..Lists::default() }
     }
@@ -819,7 +831,7 @@ mod tests {
     }
 
     #[test]
-    fn new_machines_that_are_not_tried_are_counted() {
+    fn a_warning_counts_the_new_machines_that_the_plan_does_not_try() {
         let plan_of = |sizes: [usize; 2]| {
             let expression = |(key, size): (&str, usize)| {
                 let values: Vec<String> = (0..size).map(|value| format!("v{value}")).collect();
@@ -829,7 +841,7 @@ mod tests {
             let pool = pool("n/p", &json!({"machineSelector": {"matchExpressions": all}}));
             plan_of(Lists::default(), vec![pool]).pools.remove(0).warnings
         };
-        // A machine with the first value of each key, and one for each other value.
+        // One machine has the first value of each key. Each other value needs one more machine.
         assert_eq!(plan_of([512, 513]), [""; 0]);
         let warning = "2 new machines with other labels or in other namespaces are not tried, expected at most 1024";
         assert_eq!(plan_of([513, 514]), [warning]);
@@ -856,12 +868,12 @@ mod tests {
             of(members)
         };
         let first = || pool("n/a", &of(json!({})));
-        // Two pools with the same priority: neither is the overflow of the other.
+        // If two pools have the same priority, neither is the overflow of the other.
         let same = "new machines in namespace n with role=worker | n/a, n/b | pools n/a and n/b both select the machine for \
                     network infra/vlan10, expected one pool, or different values of priority";
         assert_eq!(refusals(whole(), vec![first(), pool("n/b", &with(json!({})))]), [same]);
         assert_eq!(refusals(whole(), vec![first(), pool("n/b", &with(json!({"priority": 1})))]), [""; 0]);
-        // An overflow for another interface, and one of other families.
+        // One overflow pool is for another interface, and one has other families.
         let other = with(json!({"priority": 1, "interface": "eno102"}));
         let interface = "new machines in namespace n with role=worker | n/a, n/b | pool n/b cannot be the overflow of pool n/a: \
                          interface eno102, expected eno101";
@@ -873,8 +885,8 @@ mod tests {
         let families = "new machines in namespace n with role=worker | n/a, n/b | pool n/b cannot be the overflow of pool n/a: \
                         families IPv4 and IPv6, expected IPv4";
         assert_eq!(refusals(whole(), vec![first(), pool("n/b", &of(both))]), [families]);
-        // Two pools of different networks for one interface. The cluster has the first pool and two machines. Both pools select only one of
-        // the machines.
+        // Two pools of different networks are for the same interface. The cluster has the first pool and two machines.
+        // Both pools select only one of the machines.
         let mut lists = whole();
         lists.add_pool(first());
         lists.add_vm(vm("w-0", &json!({"role": "worker"}), &["vlan10", "vlan20"]));
@@ -883,7 +895,7 @@ mod tests {
                         interface eno101, expected one pool";
         let on_other = || with(json!({"network": "infra/vlan20"}));
         assert_eq!(refusals(lists, vec![pool("n/b", &on_other())]), [networks]);
-        // The NodePool may come later.
+        // The NodePool may be created after the pools.
         let of_node_pool = |name: &str, network: &str| {
             let members = json!({"nodePoolRef": {"name": "workers"}, "network": network, "addresses": [format!("10.0.{}.8/29", name.len())]});
             pool(name, &members)
@@ -898,7 +910,7 @@ mod tests {
         lists.node_pools.push(std::sync::Arc::new(object(node_pool)));
         let mut answer = plan_of(lists, pools());
         assert_eq!(answer.refused.remove(0).machines, ["new machines of NodePool n/workers"]);
-        // A Namespace that does not exist yet.
+        // The selected Namespace does not exist yet.
         let shared = |name: &str, network: &str| {
             pool(name, &json!({"namespaceSelector": {"matchLabels": {"vlan": "10"}}, "network": network}))
         };
@@ -906,7 +918,7 @@ mod tests {
         let new = "new machines in a new namespace | a, b | pools a and b both select the machine for interface eno101, expected \
                    one pool";
         assert_eq!(refusals(lists, vec![shared("a", "infra/vlan10"), shared("b", "infra/vlan20")]), [new]);
-        // A machine without an interface on the network.
+        // The machine has no interface on the network of the pool.
         let mut lists = whole();
         for index in 0..7 {
             lists.add_vm(vm(&format!("w-{index}"), &json!({"role": "worker"}), &["vlan30"]));
@@ -914,7 +926,7 @@ mod tests {
         let without = "n/w-0, n/w-1, n/w-2, n/w-3, n/w-4 and 2 more | n/a | pool n/a: spec.template.spec.networks: no interface on network \
                        infra/vlan10, expected one; the others are vlan30 on infra/vlan30";
         assert_eq!(refusals(lists, vec![first()]), [without]);
-        // A machine without a cloud-init volume.
+        // The machine has no cloud-init volume.
         let mut lists = whole();
         let mut bare = vm("w-0", &json!({"role": "worker"}), &["vlan10"]);
         bare.data["spec"]["template"]["spec"]["volumes"] = json!([{"name": "root", "dataVolume": {"name": "root"}}]);
@@ -966,7 +978,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rejected_pool_leaves_no_holder_outside() {
+    fn a_rejected_pool_has_no_held_addresses_outside() {
         let mut lists = Lists::default();
         let spec = |more: Value| {
             let mut spec = json!({
@@ -1009,7 +1021,7 @@ mod tests {
         let on_delete =
             json!({"replicas": 2, "management": {"upgradeType": "Replace", "replace": {"strategy": "OnDelete"}}});
         assert_eq!(need(on_delete), of(2, "replicas 2 + maxSurge 0"));
-        // Unexpected content of a NodePool is no error: such a member counts as absent.
+        // Unexpected content of a NodePool is not an error: such a member counts as absent.
         for spec in [
             json!(7),
             json!({"replicas": "x", "management": [1]}),

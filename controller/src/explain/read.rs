@@ -1,5 +1,5 @@
-//! Reads objects from the API server for the commands of the plugin: page by page, with progress for long lists. Notes the rights that the
-//! user lacks.
+//! Reads objects from the API server for the commands of the plugin, page by page. Shows the progress of long lists,
+//! and notes the rights that the user lacks.
 
 use std::cell::{Cell, RefCell};
 use std::io::Write as _;
@@ -15,44 +15,44 @@ use crate::cluster::object::Object;
 use crate::cluster::request::{Reason, Refusal, refusal};
 use crate::kinds::pool::GROUP;
 
-/// Number of objects that are requested at once.
+/// Number of objects in one page of a list.
 const PAGE: u32 = 500;
-/// Largest number of objects of one kind.
+/// Maximum number of objects of one kind that are read.
 const MOST: usize = 1_000_000;
-/// The role of the manifests with the rights that the commands need to read, except those to Secrets.
+/// ClusterRole of the manifests with all rights that the commands need for reading, except the right to read Secrets.
 const PLUGIN: &str = "glowplug-plugin";
-/// Largest number of simultaneous requests for single objects.
+/// Maximum number of simultaneous requests for single objects.
 const REQUESTS: usize = 16;
 
-/// The API server, and what the user may not read there.
+/// Reads from the API server, and notes the rights that the user lacks.
 pub struct Reader {
     client: Client,
-    /// The only namespace of pools, NodePools, claims, Services and Clusters: that of the option `--namespace` of the controller.
-    /// `None`: every namespace.
+    /// The only namespace from which pools, NodePools, claims, Services and Clusters are read: the value of the
+    /// controller's option `--namespace`. `None`: all namespaces.
     scope: Option<String>,
-    /// Whether standard error shows the progress of long lists.
+    /// Whether the progress of long lists is shown on standard error.
     has_progress: bool,
     lacking: RefCell<Vec<Lacking>>,
-    /// Whether a missing right leaves no answer: see [`Reader::required`].
+    /// Whether the user lacks a right that every answer needs: see [`Reader::required`].
     has_no_answer: Cell<bool>,
 }
 
-/// The kinds without a namespace. A right to one of these kinds has no namespace either.
+/// The cluster-scoped kinds. A right to one of these kinds names no namespace.
 const OF_CLUSTER: [&str; 4] = ["globalstaticippools", "macpools", "namespaces", "staticipleases"];
 
 /// A right that the user lacks.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Lacking {
-    /// The right, as a role names it. Example: `list nodepools.hypershift.openshift.io in every namespace`.
+    /// The right in the words of a role. Example: `list nodepools.hypershift.openshift.io in every namespace`.
     pub right: String,
-    /// What the answer lacks without the right. `None`: there is no answer, or nothing is written.
+    /// What the answer lacks without the right. `None`: without the right there is no answer, or nothing is written.
     pub without: Option<&'static str>,
 }
 
-/// What a list returned.
+/// How completely the objects of a kind were read.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Listed {
-    /// Every object was read. A kind of another program that the API server does not serve has none.
+    /// Every object was read. If the API server does not serve the kind of another program, there is no object.
     Whole,
     /// The user has no right to list the kind.
     Denied,
@@ -61,25 +61,26 @@ pub enum Listed {
 // === impl Reader ===
 
 impl Reader {
-    /// Creates a reader. `scope` is the option `--namespace` of the controller. `has_progress`: standard error is a terminal.
+    /// Creates a reader. `scope` is the option `--namespace` of the controller. `has_progress` is `true` if standard
+    /// error is a terminal.
     #[must_use]
     pub fn new(client: Client, scope: Option<String>, has_progress: bool) -> Self {
         Self { client, scope, has_progress, lacking: RefCell::default(), has_no_answer: Cell::default() }
     }
 
-    /// The namespace to which the controller is limited. `None`: it works in every namespace.
+    /// The namespace to which the controller is limited. `None`: the controller works in every namespace.
     #[must_use]
     pub fn scope(&self) -> Option<&str> {
         self.scope.as_deref()
     }
 
-    /// The client of the reader.
+    /// Client with which the reader sends requests.
     #[must_use]
     pub fn client(&self) -> &Client {
         &self.client
     }
 
-    /// The namespace of a StaticIPPool for which a file names no namespace.
+    /// The namespace of a StaticIPPool in a file that names no namespace.
     pub(super) fn default_namespace(&self) -> &str {
         self.scope().unwrap_or_else(|| self.client.default_namespace())
     }
@@ -90,7 +91,7 @@ impl Reader {
         self.lacking.borrow().clone()
     }
 
-    /// Notes a right that the user lacks.
+    /// Notes that the user lacks a right. `namespace` is `None` for a right in every namespace.
     pub fn note_lacking(&self, verb: &str, kind: &ApiResource, namespace: Option<&str>) {
         let right = Lacking { right: right(verb, kind, namespace), without: without(verb, &kind.plural) };
         let mut lacking = self.lacking.borrow_mut();
@@ -99,7 +100,7 @@ impl Reader {
         }
     }
 
-    /// Passes all objects of a kind to `take`, page by page. `namespace`: `None` for every namespace.
+    /// Passes all objects of a kind to `take`, page by page. `namespace` is `None` for every namespace.
     ///
     /// # Errors
     ///
@@ -127,7 +128,7 @@ impl Reader {
                     );
                     break Listed::Whole;
                 }
-                // An API server also answers that a right is missing if it does not serve the kind.
+                // If the API server does not serve the kind, it may also answer that a right is missing.
                 Err(error) if is_denied(&error) && !self.serves(kind).await => break Listed::Whole,
                 Err(error) if is_denied(&error) => {
                     self.note_lacking("list", kind, namespace);
@@ -150,7 +151,8 @@ impl Reader {
         Ok(listed)
     }
 
-    /// Returns all objects of a kind, as far as the user may list them. `namespace`: `None` for every namespace.
+    /// Returns all objects of a kind, or an empty list if the user has no right to list them. `namespace` is `None` for
+    /// every namespace.
     ///
     /// # Errors
     ///
@@ -161,10 +163,10 @@ impl Reader {
         Ok(objects)
     }
 
-    /// Returns all objects of a kind without which no answer is possible. `namespace`: `None` for every namespace.
+    /// Returns all objects of a kind that every answer needs. `namespace` is `None` for every namespace.
     ///
-    /// If the user has no right to list the kind, the result is empty, and `Reader::check` fails. A command calls `check` after its other
-    /// requests, so that the message has every right that the user lacks.
+    /// If the user has no right to list the kind, the result is empty, and `Reader::check` fails. A command calls
+    /// `check` after its other requests, so that the message has every right that the user lacks.
     ///
     /// # Errors
     ///
@@ -177,12 +179,12 @@ impl Reader {
         Ok(objects)
     }
 
-    /// Whether the user lacks a right without which there is no answer.
+    /// Whether the user lacks a right that every answer needs.
     pub(super) fn has_no_answer(&self) -> bool {
         self.has_no_answer.get()
     }
 
-    /// Checks that an answer is possible.
+    /// Fails if no answer is possible.
     ///
     /// # Errors
     ///
@@ -190,14 +192,14 @@ impl Reader {
     pub(super) fn check(&self) -> anyhow::Result<()> {
         let lacking = self.lacking();
         let pronoun = if lacking.len() == 1 { "it" } else { "them" };
-        // The role has no right to Secrets.
+        // The role has no right to read Secrets.
         let is_of_role = lacking.iter().all(|it| !it.right.starts_with("get secrets"));
         let role = if is_of_role { format!("; the ClusterRole {PLUGIN} has {pronoun}") } else { String::new() };
         anyhow::ensure!(!self.has_no_answer(), "{}{role}", rights(&lacking));
         Ok(())
     }
 
-    /// Asks the API server whether it serves a kind. Every user may send this request.
+    /// Asks the API server whether it serves a kind. Every user has the right to send this request.
     async fn serves(&self, kind: &ApiResource) -> bool {
         let answer = match kind.group.as_str() {
             "" => return true,
@@ -209,7 +211,8 @@ impl Reader {
         }
     }
 
-    /// Returns one object. `None`: it does not exist, the API server does not have its kind, or the user has no right to read it.
+    /// Returns one object. `None`: the object does not exist, the API server does not serve its kind, or the user has
+    /// no right to read the object.
     ///
     /// # Errors
     ///
@@ -229,7 +232,8 @@ impl Reader {
         }
     }
 
-    /// Whether a namespace exists. A namespace that the user may not read counts as existing, and the right is noted.
+    /// Whether a namespace exists. If the user has no right to read it, it counts as existing, and the missing right is
+    /// noted.
     ///
     /// # Errors
     ///
@@ -247,7 +251,7 @@ impl Reader {
         }
     }
 
-    /// Passes the objects of these names to `take`. An object that does not exist is left out.
+    /// Passes the objects with these names to `take`. Leaves out objects that do not exist.
     ///
     /// # Errors
     ///
@@ -267,10 +271,10 @@ impl Reader {
         Ok(if self.lacking().len() == before { Listed::Whole } else { Listed::Denied })
     }
 
-    /// Shows the progress in the last line of the terminal, in place of the earlier progress.
+    /// Shows the progress in the last line of the terminal. Replaces the progress that was shown before.
     fn show(&self, progress: &str) {
         if self.has_progress {
-            // A failure to show the progress has no effect on the result.
+            // If the progress cannot be shown, the result is the same.
             let _ = write!(std::io::stderr(), "\r\u{1b}[K{progress}");
         }
     }
@@ -281,19 +285,19 @@ pub(super) fn is_denied(error: &Error) -> bool {
     matches!(error, Error::Api(status) if status.code == 403)
 }
 
-/// The message about a pool in a file whose namespace does not exist.
+/// Returns the message about a pool in a file whose namespace does not exist.
 pub(super) fn absent_namespace(name: &str) -> String {
     format!("metadata.namespace: {name:?} does not exist, expected a namespace of the cluster")
 }
 
-/// The missing rights, for a message.
+/// Returns the missing rights as text for a message.
 pub(super) fn rights(lacking: &[Lacking]) -> String {
     let rights: Vec<&str> = lacking.iter().map(|lacking| &*lacking.right).collect();
     let title = if rights.len() == 1 { "missing right" } else { "missing rights" };
     format!("{title}: {}", rights.join("; "))
 }
 
-/// A right as a role names it.
+/// Returns a right in the words of a role.
 fn right(verb: &str, kind: &ApiResource, namespace: Option<&str>) -> String {
     let group = if kind.group.is_empty() { String::new() } else { format!(".{}", kind.group) };
     let scope = match namespace {
@@ -304,7 +308,8 @@ fn right(verb: &str, kind: &ApiResource, namespace: Option<&str>) -> String {
     format!("{verb} {}{group}{scope}", kind.plural)
 }
 
-/// What an answer lacks if the user lacks a right. `None`: there is no answer, or nothing is written.
+/// Returns what the answer lacks if the user lacks a right. `None`: without the right there is no answer, or nothing is
+/// written.
 fn without(verb: &str, plural: &str) -> Option<&'static str> {
     Some(match (verb, plural) {
         ("get", "namespaces") => "whether the namespace exists is not checked",
@@ -333,7 +338,7 @@ mod tests {
     use crate::kinds::pool::{GlobalStaticIPPool, StaticIPPool};
 
     #[test]
-    fn a_right_has_a_namespace_only_if_its_kind_has() {
+    fn the_text_of_a_right_names_a_namespace_only_if_its_kind_has_namespaces() {
         let of_pools = ApiResource::erase::<StaticIPPool>(&());
         let rights = [
             right("list", &of_pools, None),

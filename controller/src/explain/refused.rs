@@ -1,4 +1,4 @@
-//! The machines that the webhook refuses because of the pools that select them.
+//! Finds the machines that the webhook refuses because of the pools that select them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,11 +16,12 @@ use crate::kinds::virtual_machine::{NODE_POOL_LABEL, VirtualMachine};
 use crate::pools::reference::{Decision, NewMachine, admit_new, ending, without_volume};
 use crate::pools::selection::{Problem, Selection, cluster_of};
 
-/// Largest number of machines that a table names for one message.
+/// Maximum number of machines that a table names for one message.
 const NAMED: usize = 5;
-/// Most new machines of one pool for which the webhook is asked. A pool may have more namespaces and values of labels.
+/// Maximum number of new machines of one pool that are tried. A pool may have more namespaces and label values than
+/// that.
 pub(super) const MOST_NEW: usize = 1024;
-/// Most further machines that are counted.
+/// Maximum number of untried new machines that are counted.
 const MOST_COUNTED: usize = 100_000;
 
 /// Machines that the webhook refuses for one reason.
@@ -29,26 +30,27 @@ const MOST_COUNTED: usize = 100_000;
 pub struct Refused {
     /// The message of the webhook.
     pub message: String,
-    /// The pools of the file that select the machines.
+    /// The pools of the files that select the machines.
     pub pools: BTreeSet<String>,
-    /// The new machines of a selector, in words, and `namespace/name` of each VirtualMachine that could not be created again.
+    /// The refused machines: a description for the new machines of a selector, and `namespace/name` for each
+    /// VirtualMachine that would be refused if it were created again.
     pub machines: Vec<String>,
 }
 
-/// A new machine that a selector of a pool selects.
+/// An example of a new machine that a pool selects.
 struct Example {
     title: String,
     namespace: String,
     labels: BTreeMap<String, String>,
 }
 
-/// Refused machines by the message, with the pools of the file.
+/// For each message of the webhook, the pools of the files and the refused machines.
 #[derive(Default)]
 struct Messages(BTreeMap<String, (BTreeSet<String>, Vec<String>)>);
 
-/// Returns the machines of the pools `planned` that the webhook would refuse: new machines, and existing machines if they were created
-/// again. `pools` also has the other pools of the cluster.
-/// Also returns the number of new machines of each pool for which the webhook is not asked.
+/// Returns the machines of the pools `planned` that the webhook would refuse: new machines, and existing machines that
+/// would be refused if they were created again. `pools` has all pools of the cluster after the change. Also returns,
+/// for each pool, the number of new machines that are not tried.
 pub(super) fn refused(
     lists: &Lists,
     pools: &Pools,
@@ -65,7 +67,7 @@ pub(super) fn refused(
     for ((namespace, labels), title) in tried {
         let object = machine(&selection, &namespace, &labels)?;
         let vm = VirtualMachine::read(object.clone());
-        // The answer names this missing right separately.
+        // The answer reports this missing right separately.
         if matches!(selection.of(&vm), Err(Problem::UnknownNamespaces { .. })) {
             continue;
         }
@@ -96,8 +98,9 @@ pub(super) fn refused(
     Ok((messages.into(), left_out))
 }
 
-/// Returns the selection of these pools, and the names of made-up Namespaces. A pool may be older than the objects that it selects. So each
-/// missing NodePool, and a Namespace for each selector without one, is made up.
+/// Returns the selection of these pools, and the names of made-up Namespaces. A pool may be created before the objects
+/// that it selects. Therefore this function makes up each missing NodePool, and a Namespace for each selector that
+/// selects none.
 fn complete(lists: &Lists, pools: &Pools, planned: &BTreeSet<PoolId>) -> (Selection, BTreeSet<String>) {
     let (known, mut made_up) = (lists.selection(pools), BTreeSet::new());
     let mut node_pools = lists.node_pools.clone();
@@ -127,8 +130,8 @@ fn complete(lists: &Lists, pools: &Pools, planned: &BTreeSet<PoolId>) -> (Select
     (Selection::new(checked, node_pools, namespaces.as_ref()), made_up)
 }
 
-/// Examples of new machines of a pool: one for each of its NodePools. Without NodePools, machines with labels that its selector selects, in
-/// each of its namespaces.
+/// Returns examples of new machines of a pool. If the pool has NodePools, there is one example for each NodePool.
+/// Otherwise the examples have labels that the selector of the pool selects, in each namespace of the pool.
 fn examples<'s>(
     selection: &'s Selection,
     id: &'s PoolId,
@@ -157,8 +160,8 @@ fn examples<'s>(
     Box::new(selection.selectors_of(id).flat_map(of_selector))
 }
 
-/// Returns sets of as few labels as possible that meet a selector. Each value that the selector allows is in at least one set. A selector
-/// that contradicts itself matches none of the sets.
+/// Returns sets of labels that match a selector, each with as few labels as possible. Each value that the selector
+/// allows is in at least one set. If the selector contradicts itself, no set matches it.
 fn labels_of(selector: &Selector) -> Vec<BTreeMap<String, String>> {
     let (mut first, mut others) = (BTreeMap::new(), Vec::new());
     for expression in selector.clone() {
@@ -177,7 +180,7 @@ fn labels_of(selector: &Selector) -> Vec<BTreeMap<String, String>> {
     [first.clone()].into_iter().chain(others.into_iter().map(other)).collect()
 }
 
-/// A machine with these labels and an interface on the network of each pool that selects it.
+/// Returns a machine with these labels, and with an interface on the network of each pool that selects the machine.
 fn machine(selection: &Selection, namespace: &str, labels: &BTreeMap<String, String>) -> serde_json::Result<Object> {
     let object = |networks: &BTreeSet<&str>| {
         let networks = networks.iter().enumerate();
@@ -198,7 +201,7 @@ fn machine(selection: &Selection, namespace: &str, labels: &BTreeMap<String, Str
     object(&selection.selecting(&alone).filter_map(|pool| pool.network()).collect())
 }
 
-/// A message without the name of its machine, so that it is the same for each machine.
+/// Removes the name of the machine from a message, so that equal problems of several machines have the same message.
 fn common(message: &str, vm: &VirtualMachine) -> String {
     message.replacen(&format!(" of VirtualMachine {}", vm.key()), "", 1)
 }
@@ -206,7 +209,7 @@ fn common(message: &str, vm: &VirtualMachine) -> String {
 // === impl Messages ===
 
 impl Messages {
-    /// Adds a machine, if a pool of `planned` is among the pools that select it.
+    /// Adds a machine, if at least one pool of `planned` selects the machine.
     fn add<'p>(
         &mut self,
         message: String,
@@ -232,7 +235,7 @@ impl From<Messages> for Vec<Refused> {
 
 // === impl Refused ===
 
-/// A row of the table: machines, pools, message.
+/// Converts to a row of the table: machines, pools, message.
 impl From<&Refused> for [String; 3] {
     fn from(Refused { message, pools, machines }: &Refused) -> Self {
         let mut named = machines[..machines.len().min(NAMED)].join(", ");

@@ -1,4 +1,4 @@
-//! The addresses that no machine gets, because an object or a guest has them without a lease.
+//! Lists the addresses that no other machine gets, because an object or a guest has them without a lease.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -9,40 +9,40 @@ use glowplug::host::may_record::State;
 use glowplug::host::pool::Pool;
 use serde::Serialize;
 
-/// An address that no machine gets, because an object or a guest has it without a lease.
+/// An address that no other machine gets, because an object or a guest has the address without a lease.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Reserved {
     /// The address.
     pub address: String,
-    /// Network of the address.
+    /// Network to which the address belongs.
     pub network: String,
-    /// `excluded`, `byRecord` or `byReport`.
+    /// Why the address is reserved: `excluded`, `byRecord` or `byReport`.
     pub state: &'static str,
-    /// Namespace and name of the machine or of the object.
+    /// Namespace and name of the machine or other object that has the address.
     pub object: String,
 }
 
-/// The head of the table of reserved addresses.
+/// The column titles of the table of reserved addresses.
 pub(super) const HEAD: [&str; 4] = ["RESERVED", "NETWORK", "STATE", "OBJECT"];
 
-/// A user without a lease of the address: the machine of a record, or a guest that reports the address.
+/// A user that has the address without a lease: the machine of a record, or a guest that reports the address.
 #[derive(Debug)]
 pub(super) struct User {
     pub(super) claimant: Claimant,
     /// Kind and name of the object with the record or report.
     pub(super) source: String,
-    /// `None`: a report that reserves nothing.
+    /// Why the address is reserved. `None`: this is a report that does not reserve the address.
     pub(super) state: Option<State>,
     is_report: bool,
 }
 
-/// The users without a lease, by network and address. Records come before reports.
+/// The users that have an address without a lease, by network and address. Records come before reports.
 #[derive(Debug)]
 pub(super) struct Users(BTreeMap<(String, IpAddr), Vec<User>>);
 
-/// Returns the addresses that a leader with this state reserves for an object or a guest. A report counts only if the address has no holder
-/// and is in a pool.
+/// Returns the addresses that a leader with this state reserves for an object or a guest. A report counts only for an
+/// address without a holder that is in a pool.
 pub(super) fn reserved(leader: &Allocator, users: &Users) -> Vec<Reserved> {
     let mut pools: BTreeMap<&str, Vec<&Pool>> = BTreeMap::new();
     leader.pools().for_each(|pool| pools.entry(pool.network()).or_default().push(pool));
@@ -96,7 +96,7 @@ impl User {
         self.is_report && self.claimant.machine.kind.may_hold()
     }
 
-    /// What the user does with the address.
+    /// The verb for a message: how the user has the address.
     pub(super) fn verb(&self) -> &'static str {
         if self.is_report { "reports" } else { "records" }
     }

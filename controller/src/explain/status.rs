@@ -17,31 +17,31 @@ use crate::kinds::pool::{FamilyCount, GlobalStaticIPPool, PoolStatus, StaticIPPo
 use crate::pools::facts::PoolObject;
 use crate::pools::selection::KnownPool;
 
-/// What `kubectl glowplug status` says.
+/// The answer of `kubectl glowplug status`.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Summary {
     /// Version of the structure.
     pub version: u32,
-    /// The Lease of each installation of the controller. `null`: the user may not list Leases.
+    /// The Lease of each installation of the controller. `null`: the user has no right to list Leases.
     pub leaders: Option<Vec<Leader>>,
     /// The StaticIPPools and GlobalStaticIPPools.
     pub pools: Vec<PoolLine>,
     /// The MACPools.
     pub mac_pools: Vec<MacPoolLine>,
-    /// Every claim and machine that waits for an address, or that is refused, the earliest first.
+    /// Every claim and machine that waits for an address or is refused. The object that has waited longest comes first.
     pub waiting: Vec<Waiter>,
 }
 
-/// A pool of addresses.
+/// A StaticIPPool or GlobalStaticIPPool, as the table shows it.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PoolLine {
     /// Namespace and name of the pool, or the name of a GlobalStaticIPPool.
     pub name: String,
-    /// Network of its addresses.
+    /// Network to which the addresses of the pool belong.
     pub network: String,
-    /// Whether the pool allocates addresses. `null`: the controller has not looked at the pool yet.
+    /// Whether the pool allocates addresses. `null`: the pool has no condition `Ready` yet.
     pub ready: Option<bool>,
     /// Why the pool allocates no addresses. `null`: it allocates addresses, or `ready` is `null`.
     pub message: Option<String>,
@@ -49,39 +49,40 @@ pub struct PoolLine {
     pub families: Vec<Family>,
     /// Number of claims and machines that wait.
     pub waiting: u32,
-    /// The first of these claims and machines, in the order in which they are served.
+    /// The first claims and machines of the wait queue, in the order in which they are served.
     pub first_waiting: Vec<Waiting>,
-    /// The pools from which the machines of this pool get addresses when this pool is exhausted, in order of priority.
+    /// The pools from which the machines of this pool get addresses when this pool is exhausted, in the order of
+    /// priority.
     pub overflow: Vec<String>,
     /// Number of machines that the pool serves.
     pub machines: u32,
-    /// Number of machines that are left alone.
+    /// Number of machines that keep a network of their own although the pool selects them.
     pub left_alone: u32,
     /// Number of machines whose guests run with earlier network data.
     pub outdated: u32,
-    /// What else a person has to look at.
+    /// Conditions that name mistakes, for a person to look at.
     pub problems: Vec<Trouble>,
 }
 
-/// A condition of a pool that is true, and names mistakes.
+/// A true condition of a pool that names mistakes.
 #[derive(Clone, Debug, Serialize)]
 pub struct Trouble {
     /// Type of the condition.
     pub condition: String,
-    /// Its message.
+    /// Message of the condition.
     pub message: String,
 }
 
 /// The conditions of pools that name mistakes.
 const PROBLEMS: [&str; 3] = [DUPLICATE_RECORDS, SCHEMA_VIOLATED, UNREADABLE_LEASES];
 
-/// Number of addresses of one family of a pool, as decimal text.
+/// Numbers of addresses of one family of a pool, as decimal strings.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Family {
     /// `IPv4` or `IPv6`.
     pub family: String,
-    /// Addresses that the next machines may get.
+    /// Addresses that the next machines can get.
     pub free: String,
     /// Addresses that a claim or machine holds.
     pub allocated: String,
@@ -97,31 +98,31 @@ pub struct Family {
     pub conflicts: String,
 }
 
-/// A pool of MAC addresses.
+/// A MACPool, as the table shows it.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MacPoolLine {
     /// Name of the pool.
     pub name: String,
-    /// Whether the pool allocates addresses. `null`: the controller has not looked at the pool yet.
+    /// Whether the pool allocates addresses. `null`: the pool has no condition `Ready` yet.
     pub ready: Option<bool>,
     /// Why the pool allocates no addresses. `null`: it allocates addresses, or `ready` is `null`.
     pub message: Option<String>,
-    /// Addresses that the next machines may get.
+    /// Number of addresses that the next machines can get.
     pub free: i64,
-    /// Addresses that a machine holds, or uses without a lease.
+    /// Number of addresses that a machine holds, or uses without a lease.
     pub allocated: i64,
     /// Number of machines that wait.
     pub waiting: u32,
-    /// What else a person has to look at.
+    /// Conditions that name mistakes, for a person to look at.
     pub problems: Vec<Trouble>,
 }
 
-/// Reads the pools.
+/// Reads the pools, the leaders, and the objects that wait.
 ///
 /// # Errors
 ///
-/// A request failed, or the user may not list the pools.
+/// A request failed, or the user has no right to list the pools.
 pub async fn status(reader: &Reader) -> anyhow::Result<Summary> {
     let mut pools = reader.required(&ApiResource::erase::<StaticIPPool>(&()), reader.scope()).await?;
     pools.extend(reader.required(&ApiResource::erase::<GlobalStaticIPPool>(&()), None).await?);
@@ -154,14 +155,14 @@ fn summarize(
     Summary { version: 1, leaders, pools, mac_pools, waiting }
 }
 
-/// Whether a pool is ready, and the message of the condition if it is not.
+/// Returns whether a pool is ready and, if it is not, the message of the condition.
 fn readiness(conditions: &[Condition]) -> (Option<bool>, Option<String>) {
     let ready = conditions.iter().find(|condition| condition.type_ == "Ready");
     let is_ready = ready.map(|condition| condition.status == "True");
     (is_ready, ready.filter(|_| is_ready == Some(false)).map(|condition| condition.message.clone()))
 }
 
-/// The conditions that name mistakes.
+/// Returns the true conditions that name mistakes.
 fn problems(conditions: Vec<Condition>) -> Vec<Trouble> {
     let is_problem = |it: &Condition| it.status == "True" && PROBLEMS.contains(&&*it.type_);
     let problems = conditions.into_iter().filter(is_problem);
@@ -203,7 +204,7 @@ fn mac_pool_line(object: Object) -> MacPoolLine {
 impl From<FamilyCount> for Family {
     fn from(count: FamilyCount) -> Self {
         let FamilyCount { family, free, allocated, outside, excluded, by_record, by_report, conflicts, .. } = count;
-        // A controller of an earlier version does not write all counts.
+        // A controller of an earlier version writes only some of the counts.
         let or_0 = |count: String| if count.is_empty() { "0".to_owned() } else { count };
         let [allocated, outside, excluded, by_record, by_report, conflicts] =
             [allocated, outside, excluded, by_record, by_report, conflicts].map(or_0);
@@ -213,7 +214,7 @@ impl From<FamilyCount> for Family {
 
 // === impl Summary ===
 
-/// Tables for people.
+/// Writes the answer as tables for people.
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ready = |ready: Option<bool>| match ready {
@@ -357,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pools_of_a_cluster_are_one_table() {
+    fn the_pools_of_a_cluster_are_printed_in_one_table() {
         let violated = json!([{
             "type": "SchemaViolated", "status": "True", "reason": "r", "message": "ranges: repeated",
             "lastTransitionTime": "2026-08-14T10:00:00Z",
@@ -420,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn the_overflow_of_a_pool_is_named() {
+    fn the_table_names_the_overflow_pools_of_a_pool() {
         let of = |name: &str, priority: i32, role: &str| {
             object(json!({
                 "metadata": {"namespace": "n", "name": name},
@@ -436,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_without_pools_has_the_head_of_the_table() {
+    fn the_answer_about_a_cluster_without_pools_has_the_head_of_the_table() {
         for (leaders, state) in [
             (None, "unknown: you lack the right to list leases.coordination.k8s.io"),
             (Some(vec![]), "no replica has led in this cluster"),

@@ -15,7 +15,7 @@ pub(super) fn rows_of<const N: usize>(head: [&str; N], rows: Vec<[String; N]>) -
     table(std::iter::once(head).chain(rows).collect(), usize::MAX)
 }
 
-/// Writes a further table of an answer, unless it has no rows.
+/// Writes one more table of an answer. Writes nothing if the table has no rows.
 pub(super) fn write_section<const N: usize>(
     f: &mut fmt::Formatter<'_>,
     head: [&str; N],
@@ -24,8 +24,8 @@ pub(super) fn write_section<const N: usize>(
     if rows.is_empty() { Ok(()) } else { write!(f, "\n{}", rows_of(head, rows)) }
 }
 
-/// Shows the heads of tables in bold. A head is the first line of a table, and an empty line is between two tables: no cell has a
-/// line end, because [`table`] escapes it.
+/// Makes the heads of tables bold. A head is the first line of a table, and an empty line separates two tables. No cell
+/// contains a line end, because [`table`] escapes it.
 #[must_use]
 pub fn with_bold_heads(tables: &str) -> String {
     let [begin, end] = BOLD;
@@ -47,7 +47,7 @@ pub fn json(value: &Value) -> String {
     format!("{value:#}\n").chars().map(escape).collect()
 }
 
-/// Quotes a word of a command line, so that a shell does not change the word.
+/// Quotes a word of a command line, so that a shell passes the word on unchanged.
 #[must_use]
 pub fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./=".contains(c);
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn no_text_in_json_acts_on_a_terminal() {
+    fn json_is_printed_with_escaped_terminal_control_characters() {
         assert_eq!(
             super::json(&json!({"a": "\u{1b}[2J\u{9b}\u{202e}\n"})),
             "{\n  \"a\": \"\\u001b[2J\\u009b\\u202e\\n\"\n}\n"

@@ -1,4 +1,4 @@
-//! What `why` says about a machine: its state, the reason, and what a person can do.
+//! Decides what `why` answers about a machine: its state, the reason, and what a person can do.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,13 +22,15 @@ pub enum State {
     Allocated,
     /// `waiting`: the machine waits for an address.
     Waiting,
-    /// `leftAlone`: the machine ran already when its pool came, and keeps its own network.
+    /// `leftAlone`: the guest of the machine ran before a pool selected the machine, so the machine keeps its own
+    /// network.
     LeftAlone,
-    /// `ownNetworkData`: the machine has network data of the user, and gets no address.
+    /// `ownNetworkData`: a user wrote the network data of the machine, so the machine gets no address.
     OwnNetworkData,
     /// `notSelected`: no pool selects the machine.
     NotSelected,
-    /// `outdated`: the machine holds an address of each pool, and its guest has started before its network data was updated.
+    /// `outdated`: the machine holds an address of each pool, but its guest started before its network data was
+    /// updated.
     Outdated,
     /// `conflicting`: the pools that select the machine contradict each other or the machine, or another object or guest has an
     /// address of the machine.
@@ -37,13 +39,14 @@ pub enum State {
     Unknown,
 }
 
-/// State, reason, time, and what a person can do.
+/// The state, the reason, the time since which the machine is in the state, and what a person can do.
 pub(super) type Verdict = (State, String, Option<String>, Option<String>);
 
 const LOOK_AT_EVENTS: &str =
     "look at the events; without an event, look whether a replica leads: kubectl glowplug status";
 
-/// Decides why a machine is in its state. `events` has the events about the machine that still count, the newest one last.
+/// Decides the state of a machine and the reason. `events` has the events about the machine that still apply. The
+/// newest event is the last.
 pub(super) fn verdict(
     machine: &VirtualMachine,
     selected: &[Selected],
@@ -52,7 +55,7 @@ pub(super) fn verdict(
     waiting: &BTreeMap<PoolId, Vec<Waiting>>,
     (instance, events): (Option<&Instance>, &[&Event]),
 ) -> Verdict {
-    // A machine gets neither an address nor network data while an interface lacks its MAC address.
+    // While an interface lacks its MAC address, the machine gets no address and no network data.
     if let Some(verdict) = waits_for_mac_address(machine, events) {
         return verdict;
     }
@@ -67,7 +70,8 @@ pub(super) fn verdict(
         return (State::OwnNetworkData, reason, None, Some(what_to_do));
     }
     let lacks = selected.iter().find(|pool| !held.iter().any(|lease| is_from(lease, pool)));
-    // The last event says why the machine waits. An event about an address no longer applies once the machine has its addresses.
+    // The last event has the reason why the machine waits. Once the machine has its addresses, an event about an
+    // address no longer applies.
     let is_why = |event: &&Event| match &*event.reason {
         "NetworkDataMissing" => true,
         "IPAddressUnavailable" | "IPAddressConflict" | "AddressPending" => lacks.is_some(),
@@ -81,7 +85,7 @@ pub(super) fn verdict(
         };
         return (State::Waiting, message.clone(), Some(time.clone()), Some(what_to_do.to_owned()));
     }
-    // The template gets its reference to network data when the machine holds its addresses.
+    // When the machine holds its addresses, its template gets the reference to its network data.
     let has_data = machine.secret().is_some() || instance.is_some_and(|it| it.secret.is_some());
     if lacks.is_none() && has_data {
         let since = held.iter().map(|lease| lease.since.0).max().map(|since| since.to_string());
@@ -126,7 +130,8 @@ pub(super) fn verdict(
     (State::Waiting, reason, None, Some(LOOK_AT_EVENTS.to_owned()))
 }
 
-/// The verdict about a machine that waits for an address of one of these pools. `None`: it waits for none of them.
+/// Returns the verdict about a machine that waits for an address of one of these pools. `None`: the machine waits for
+/// no address of these pools.
 pub(super) fn waits<'w>(pools: impl Iterator<Item = (&'w PoolId, &'w Waiting)>) -> Option<Verdict> {
     let pools: Vec<(&PoolId, &Waiting)> = pools.collect();
     let (pool, Waiting { since, .. }) = pools.first()?;
@@ -146,7 +151,7 @@ pub(super) fn waits<'w>(pools: impl Iterator<Item = (&'w PoolId, &'w Waiting)>) 
     Some((State::Waiting, reason, Some(since.0.to_string()), Some(what_to_do)))
 }
 
-/// The verdict about a machine with an interface that waits for a MAC address. `None`: it waits for none.
+/// Returns the verdict about a machine with an interface that waits for a MAC address. `None`: no interface waits.
 fn waits_for_mac_address(machine: &VirtualMachine, events: &[&Event]) -> Option<Verdict> {
     if !machine.awaits_mac_addresses {
         return None;
@@ -168,12 +173,12 @@ fn waits_for_mac_address(machine: &VirtualMachine, events: &[&Event]) -> Option<
     Some((State::Waiting, message.clone(), Some(time.clone()), Some(what_to_do.to_owned())))
 }
 
-/// Whether a lease is for the network and the interface for which a pool selects the machine.
+/// Whether a lease is for the network and interface of this selection of a machine.
 fn is_from(lease: &LeaseSpec, pool: &Selected) -> bool {
     lease.network == pool.network && lease.holder.interface == pool.interface.to_string()
 }
 
-/// The verdict about a machine that no pool selects, or only a pool that is being deleted.
+/// Returns the verdict about a machine that no pool selects, or only a pool that is being deleted.
 fn not_selected(machine: &VirtualMachine, selection: &Selection, held: &[&LeaseSpec], events: &[&Event]) -> Verdict {
     let keeps = held.iter().any(|lease| lease.network != MAC_NETWORK);
     let ending = selection.ending(machine, &[]);
@@ -200,7 +205,7 @@ fn not_selected(machine: &VirtualMachine, selection: &Selection, held: &[&LeaseS
     let networks: Vec<&str> = machine.networks.iter().map(|attachment| attachment.network.as_str()).collect();
     let on_network = |pool: &&MachinePool| pool.pool.as_ref().is_ok_and(|pool| networks.contains(&pool.network()));
     let namespace = machine.metadata.namespace.as_deref();
-    // The machineSelector of a pool selects in the namespace of the pool.
+    // The machineSelector of a pool selects machines only in the namespace of the pool.
     let may_select = |pool: &&MachinePool| {
         let of = pool.id.namespace.as_deref();
         of.is_none() || of == namespace || pool.spec.node_pool_ref.is_some()

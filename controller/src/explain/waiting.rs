@@ -1,4 +1,4 @@
-//! The claims and machines that wait for an address, or that are refused.
+//! Finds the claims and machines that wait for an address or are refused.
 //!
 //! | the object is | the reason is from |
 //! |---|---|
@@ -31,7 +31,7 @@ use crate::kinds::pool::{LeaseSpec, StaticIPLease};
 use crate::kinds::virtual_machine::{VirtualMachine, instances, kubevirt_machines, node_pools, virtual_machines};
 use crate::pools::selection::KnownPool;
 
-/// A claim or machine that waits for an address, or that is refused.
+/// A claim or machine that waits for an address or is refused.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Waiter {
@@ -43,18 +43,18 @@ pub struct Waiter {
     pub pools: Vec<String>,
     /// Time since which the object waits, as RFC 3339. `null`: unknown.
     pub since: Option<String>,
-    /// Why the object waits.
+    /// Why the object waits or is refused.
     pub reason: String,
 }
 
-/// Reads what waits for these pools, or for a MACPool.
+/// Reads the claims and machines that wait for these pools or for a MACPool.
 ///
 /// # Errors
 ///
 /// A request failed.
 pub(super) async fn waiters(reader: &Reader, pools: &[KnownPool], has_mac_pools: bool) -> anyhow::Result<Vec<Waiter>> {
     let mut waiters = Vec::new();
-    // If the user may not list the pools, every kind is read, so that the error names every missing right.
+    // If the user has no right to list the pools, every kind is read, so that the error names every missing right.
     let is_any = reader.has_no_answer();
     if let Some(kinds) = Kinds::discover(reader.client()).await? {
         let all = ListParams::default();
@@ -86,7 +86,7 @@ pub(super) async fn waiters(reader: &Reader, pools: &[KnownPool], has_mac_pools:
     Ok(waiters)
 }
 
-/// An IPAddressClaim that means one of our pools, and has no address.
+/// Returns an IPAddressClaim without an address, if its reference names one of our pools, perhaps with a mistake.
 fn of_claim(object: &Object) -> Option<Waiter> {
     let Waits { reason, since, .. } = waits(HolderKind::IpAddressClaim, object)?;
     let claim = IpAddressClaim::read(object.clone()).ok()?;
@@ -95,7 +95,7 @@ fn of_claim(object: &Object) -> Option<Waiter> {
     Some(Waiter { kind: HolderKind::IpAddressClaim, object: key.to_string(), pools, since, reason })
 }
 
-/// An IPAMClaim without addresses.
+/// Returns an IPAMClaim without addresses.
 fn of_ipam_claim(object: &Object) -> Option<Waiter> {
     let Waits { reason, since, .. } = waits(HolderKind::IpamClaim, object)?;
     let object = Key::of(&object.metadata).to_string();
@@ -109,8 +109,8 @@ struct Rejected {
     machine: KubevirtMachine,
 }
 
-/// A KubevirtMachine whose VirtualMachine could not be created, with the reason of cluster-api-provider-kubevirt. Without a reason, the
-/// VirtualMachine is created soon.
+/// Returns a KubevirtMachine whose VirtualMachine could not be created, with the reason that
+/// cluster-api-provider-kubevirt gives. `None`: there is no reason, so the VirtualMachine will be created soon.
 fn of_rejected(machine: Object) -> Option<Rejected> {
     let conditions = machine.data["status"]["conditions"].as_array()?;
     let rejected = conditions.iter().find(|it| it["type"] == "VMProvisioned" && it["status"] == "False")?;
@@ -121,8 +121,8 @@ fn of_rejected(machine: Object) -> Option<Rejected> {
     Some(Rejected { waiter, key, machine: KubevirtMachine::read(machine) })
 }
 
-/// The machines that wait, each with its own name and the name of its KubevirtMachine. If the user may not list the leases or the
-/// NodePools: only the KubevirtMachines whose VirtualMachine is rejected.
+/// Returns the waiting machines, each with its own name and the name of its KubevirtMachine. If the user has no right
+/// to list the leases or the NodePools, returns only the KubevirtMachines whose VirtualMachine is rejected.
 async fn of_machines(reader: &Reader, pools: &[KnownPool]) -> anyhow::Result<Vec<(Waiter, Vec<Key>)>> {
     let all = ListParams::default;
     let (mut leases, mut of_node_pools) = (Vec::new(), Vec::new());
@@ -186,7 +186,7 @@ async fn of_machines(reader: &Reader, pools: &[KnownPool]) -> anyhow::Result<Vec
     Ok(waiters)
 }
 
-/// The objects that wait according to the status of the pools, without those that are known already.
+/// Returns the objects that wait according to the status of the pools, without the objects in `known` and `machines`.
 fn of_pools(pools: &[KnownPool], machines: &BTreeSet<Key>, known: &[Waiter]) -> Vec<Waiter> {
     let mut waiting: BTreeMap<(String, HolderKind), Waiter> = BTreeMap::new();
     for pool in pools {
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_that_is_refused_is_named_with_its_reason() {
+    fn a_refused_claim_is_listed_with_its_reason() {
         let refused = condition("Ready", "False", "AllocationFailed", "10.0.0.9: not in pool \"n/p\"");
         let reason = "AllocationFailed: 10.0.0.9: not in pool \"n/p\"";
         let expected = waiter(HolderKind::IpAddressClaim, "n/c", &["n/p"], reason);
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_whose_virtual_machine_could_not_be_created_is_named_with_the_reason() {
+    fn a_machine_whose_virtual_machine_could_not_be_created_is_listed_with_the_reason() {
         let machine = |status: &str, message: &str| {
             let conditions = condition("VMProvisioned", status, "VMCreateFailed", message);
             object(json!({"metadata": {"namespace": "n", "name": "w"}, "status": {"conditions": conditions}}))
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_that_only_the_status_of_pools_has_is_named_once() {
+    fn an_object_that_only_the_status_of_two_pools_names_is_listed_once() {
         let pool = |name: &str, family: Option<&str>| {
             let first = |kind: &str, name: &str| {
                 let mut first = json!({"kind": kind, "namespace": "n", "name": name, "since": "2026-08-14T10:00:00Z"});

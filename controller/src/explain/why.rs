@@ -1,4 +1,4 @@
-//! Explains what one VirtualMachine or claim holds, or waits for.
+//! Explains what one VirtualMachine or claim holds or waits for.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -27,21 +27,21 @@ use crate::pools::facts::PoolObject;
 use crate::pools::reference::lacking;
 use crate::pools::selection::{KnownPool, NamespaceLabels, Problem, Selected, Selection};
 
-/// What the cluster says about a machine.
+/// The objects of the cluster that the answer about one machine needs.
 struct Facts {
     machine: VirtualMachine,
-    /// The same machine, as if the labels of its template were its own.
+    /// The same machine, with the labels of its template added to its own labels.
     relabelled: VirtualMachine,
-    /// Phase of its instance. `None`: there is no instance.
+    /// Phase of the VirtualMachineInstance. `None`: there is no instance.
     phase: Option<String>,
     instance: Option<Instance>,
-    /// Its Secret with network data.
+    /// The Secret with the network data of the machine.
     secret: NetworkSecret,
     /// All StaticIPPools and GlobalStaticIPPools.
     pools: Vec<KnownPool>,
     /// All NodePools.
     node_pools: Vec<Object>,
-    /// The labels of Namespaces. `None`: the user may not list them, or no pool selects by them.
+    /// The labels of Namespaces. `None`: the user has no right to list Namespaces, or no pool selects by these labels.
     namespaces: Option<NamespaceLabels>,
     /// All leases.
     leases: Vec<LeaseSpec>,
@@ -49,7 +49,7 @@ struct Facts {
     events: Vec<Event>,
 }
 
-/// What the cluster says about all machines.
+/// The objects of the cluster that are the same for all machines.
 pub(super) struct Known {
     pools: Vec<KnownPool>,
     selection: Selection,
@@ -59,21 +59,21 @@ pub(super) struct Known {
     leases: BTreeMap<String, Vec<LeaseSpec>>,
 }
 
-/// What the cluster says about one machine.
+/// The objects of the cluster that belong to one machine.
 pub(super) struct Seen<'s> {
     pub(super) machine: &'s VirtualMachine,
-    /// The same machine, as if the labels of its template were its own. `None`: not read.
+    /// The same machine, with the labels of its template added to its own labels. `None`: not needed.
     pub(super) relabelled: Option<&'s VirtualMachine>,
-    /// Phase of its instance. `None`: there is no instance.
+    /// Phase of the VirtualMachineInstance. `None`: there is no instance.
     pub(super) phase: Option<String>,
     pub(super) instance: Option<&'s Instance>,
-    /// Its Secret with network data.
+    /// The Secret with the network data of the machine.
     pub(super) secret: &'s NetworkSecret,
     /// The events of the VirtualMachine, in any order.
     pub(super) events: Vec<Event>,
 }
 
-/// What `kubectl glowplug why` says.
+/// The answer of `kubectl glowplug why` about a machine.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Answer {
@@ -81,21 +81,22 @@ pub struct Answer {
     pub version: u32,
     /// Namespace and name of the VirtualMachine.
     pub machine: String,
-    /// Phase of its instance. `null`: there is no instance.
+    /// Phase of the VirtualMachineInstance. `null`: there is no instance.
     pub phase: Option<String>,
     /// The state of the machine.
     pub state: State,
-    /// The pools that select the machine: for each interface the pool from which it gets addresses first, then its overflow.
+    /// The pools that select the machine. For each interface, the pool that serves the machine first precedes its
+    /// overflow pools.
     pub pools: Vec<Selecting>,
     /// The addresses that the machine holds.
     pub addresses: Vec<HeldAddress>,
-    /// Time since which the machine holds its addresses, or waits. `null`: unknown.
+    /// The time since which the machine holds its addresses or waits. `null`: unknown.
     pub since: Option<String>,
     /// Why the machine is in this state.
     pub reason: String,
     /// What a person can do. `null`: nothing needs to be done.
     pub what_to_do: Option<String>,
-    /// The last events of the controller about the machine, oldest first.
+    /// The last events of the controller about the machine. The oldest event comes first.
     pub events: Vec<Event>,
 }
 
@@ -104,30 +105,32 @@ pub struct Answer {
 pub struct Selecting {
     /// Namespace and name of the pool.
     pub pool: String,
-    /// Network of its addresses.
+    /// Network to which the addresses of the pool belong.
     pub network: String,
     /// Name of the interface in the guest.
     pub interface: String,
 }
 
-/// Largest number of events in an answer.
+/// Maximum number of events in an answer.
 const EVENTS: usize = 5;
 
-/// What `kubectl glowplug why` says about an object.
+/// The answer of `kubectl glowplug why` about an object.
 #[derive(Clone, Debug, Serialize)]
 #[serde(untagged)]
 pub enum Explained {
-    /// A VirtualMachine, or a KubevirtMachine without one.
+    /// The answer about a VirtualMachine, or about a KubevirtMachine that has no VirtualMachine.
     Machine(Box<Answer>),
-    /// An IPAddressClaim or an IPAMClaim.
+    /// The answer about an IPAddressClaim or an IPAMClaim.
     Claim(Box<ClaimAnswer>),
 }
 
-/// Reads what the cluster says about a machine or claim, and explains it. If a machine has the name, claims of this name are not read.
+/// Reads a machine or claim and the objects on which the answer depends, and explains the machine or claim. If a
+/// machine has the name, claims of this name are not read.
 ///
 /// # Errors
 ///
-/// A request failed, the user may not read what the answer depends on, or there is no such object.
+/// A request failed, the user has no right to read an object that every answer needs, or there is no machine or claim
+/// of this name.
 pub async fn why(reader: &Reader, key: &Key) -> anyhow::Result<Explained> {
     let mut pools = reader.required(&ApiResource::erase::<StaticIPPool>(&()), reader.scope()).await?;
     pools.extend(reader.required(&ApiResource::erase::<GlobalStaticIPPool>(&()), None).await?);
@@ -182,7 +185,7 @@ fn explain(facts: Facts) -> Answer {
     known.explain(Seen { machine: &machine, relabelled, phase, instance, secret: &secret, events })
 }
 
-/// A VirtualMachine, as if the labels of its template were its own.
+/// Returns a VirtualMachine with the labels of its template added to its own labels.
 fn with_labels_of_template(mut machine: Object) -> Object {
     let labels = machine.data["spec"]["template"]["metadata"]["labels"].as_object().into_iter().flatten();
     let labels = labels.filter_map(|(name, value)| Some((name.clone(), value.as_str()?.to_owned())));
@@ -211,7 +214,7 @@ impl Known {
         Self { pools, selection, waiting, leases: of_name }
     }
 
-    /// Whether a pool selects a machine.
+    /// Whether any pool selects a machine.
     fn selects(&self, machine: &VirtualMachine) -> bool {
         self.selection.of(machine).is_ok_and(|selected| !selected.is_empty())
     }
@@ -224,8 +227,9 @@ impl Known {
         of_names.filter(|lease| is_of(lease, machine)).collect()
     }
 
-    /// Returns the pools without a free address because of which the webhook would reject the VirtualMachine of a KubevirtMachine again.
-    /// `None`: it has rejected none, or no pool selects the VirtualMachine.
+    /// Returns the pools without a free address that would make the webhook reject the VirtualMachine of a
+    /// KubevirtMachine again. `None`: no VirtualMachine of the KubevirtMachine was rejected, or no pool selects the
+    /// VirtualMachine.
     pub(super) fn lacking(&self, machine: &KubevirtMachine) -> Option<Vec<String>> {
         let vm = machine.refused.as_ref()?;
         let selected = self.selection.of(vm).ok().filter(|selected| !selected.is_empty())?;
@@ -234,8 +238,8 @@ impl Known {
         Some(lacking.into_iter().flat_map(|(it, _)| it.pools()).map(PoolId::to_string).collect())
     }
 
-    /// Explains a KubevirtMachine without a VirtualMachine. The webhook rejects the VirtualMachine of a machine whose pool is exhausted
-    /// or invalid, and cluster-api-provider-kubevirt writes the reason into a condition.
+    /// Explains a KubevirtMachine without a VirtualMachine. If the pool of a machine is exhausted or invalid, the
+    /// webhook rejects the VirtualMachine, and cluster-api-provider-kubevirt writes the reason into a condition.
     fn explain_rejected(&self, machine: Object) -> Answer {
         let key = Key::of(&machine.metadata);
         let is_own = |namespace: &str, name: &str| (namespace, name) == (&*key.namespace, &*key.name);
@@ -283,7 +287,7 @@ impl Known {
         }
     }
 
-    /// Explains a machine.
+    /// Explains a machine from the objects that were read.
     pub(super) fn explain(&self, seen: Seen<'_>) -> Answer {
         let Seen { machine, relabelled, phase, instance, secret, mut events } = seen;
         events.sort();
@@ -292,10 +296,11 @@ impl Known {
             (Some(instance), NetworkSecret::Ours(secret)) => instance.has_started && !instance.has_read(secret),
             _ => false,
         };
-        // An event that is older than the instance of a running guest no longer applies: the guest started with its network data.
+        // If the guest runs, an event that is older than the instance no longer applies, because the guest started with
+        // its network data.
         let is_over = |event: &Event| phase.as_deref() == Some("Running") && event.is_before(created.as_deref());
         let current: Vec<&Event> = events.iter().filter(|event| !is_over(event)).collect();
-        // The guest is not known to be older than its Secret, so this event says why the Secret cannot be updated.
+        // Here the guest does not run with earlier network data, so this event says why the Secret cannot be updated.
         let kept =
             events.last().filter(|event| event.reason == "NetworkDataOutdated" && !is_outdated && !is_over(event));
         let key = machine.key();
@@ -357,7 +362,7 @@ impl Known {
     }
 }
 
-/// The lines about an address in the conditions `DuplicateRecords` of all pools of its network.
+/// Returns the lines about an address in the conditions `DuplicateRecords` of all pools of the network.
 fn others<'p>(network: &str, address: &str, pools: &'p [KnownPool]) -> BTreeSet<&'p str> {
     let of_network = pools.iter().filter(|pool| pool.checked.network() == Some(network));
     let conditions = of_network.flat_map(|pool| &pool.status.conditions);
@@ -366,7 +371,7 @@ fn others<'p>(network: &str, address: &str, pools: &'p [KnownPool]) -> BTreeSet<
     shared.flat_map(|it| it.message.lines()).filter(|line| line.starts_with(&start)).collect()
 }
 
-/// Whether a held lease is of a machine: of the VirtualMachine itself, or of its KubevirtMachine.
+/// Whether a lease is held by a machine: by the VirtualMachine itself, or by its KubevirtMachine.
 fn is_of(lease: &LeaseSpec, machine: &VirtualMachine) -> bool {
     let holder = &lease.holder;
     let own = Key { namespace: holder.namespace.clone(), name: holder.name.clone() };
@@ -375,7 +380,7 @@ fn is_of(lease: &LeaseSpec, machine: &VirtualMachine) -> bool {
     lease.released.is_none() && !holder.kind.is_claim() && is_machine
 }
 
-/// Parses `namespace/name` of a machine or claim.
+/// Parses the namespace and the name of a machine or claim: `namespace/name`.
 ///
 /// # Errors
 ///
@@ -390,7 +395,7 @@ pub fn machine_key(text: &str) -> Result<Key, &'static str> {
 // === impl Selecting ===
 
 impl Selecting {
-    /// The pool that selects a machine, followed by its overflow.
+    /// Returns the pool that selects a machine, followed by its overflow pools.
     fn all_of(selected: &Selected) -> Vec<Self> {
         let selecting = |pool: &PoolId| Self {
             pool: pool.to_string(),
@@ -414,7 +419,7 @@ impl fmt::Display for Explained {
 
 // === impl Answer ===
 
-/// Tables for people.
+/// Writes the answer as tables for people.
 impl fmt::Display for Answer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let none = || "-".to_owned();
@@ -454,7 +459,8 @@ mod tests {
         serde_json::from_value(value).unwrap()
     }
 
-    /// A VirtualMachine `n/w` on network `infra/vlan10`, with this volume. `metadata` adds members.
+    /// A VirtualMachine `n/w` on the network `infra/vlan10`, with this cloud-init volume. `metadata` adds members to
+    /// its metadata.
     fn machine(volume: Value, metadata: Value) -> VirtualMachine {
         let mut vm = json!({
             "metadata": {"namespace": "n", "name": "w", "uid": "v", "labels": {"role": "worker"}},
@@ -468,7 +474,7 @@ mod tests {
         VirtualMachine::read(object(vm))
     }
 
-    /// The cloud-init volume of a machine that refers to its network data.
+    /// The cloud-init volume of a machine, with a reference to the Secret with network data.
     fn referring() -> Value {
         json!({"networkDataSecretRef": {"name": SECRET}})
     }
@@ -516,7 +522,7 @@ mod tests {
         }
     }
 
-    /// The instance of the machine with this phase and creation time. Its network data is the Secret [`SECRET`].
+    /// An instance of the machine with this phase and creation time, whose volume refers to the Secret [`SECRET`].
     fn instance(phase: &str, created: &str) -> Instance {
         let volume = json!({"name": "cloud", "cloudInitConfigDrive": {"networkDataSecretRef": {"name": SECRET}}});
         Instance::read(object(json!({
@@ -525,13 +531,13 @@ mod tests {
         })))
     }
 
-    /// State, reason, time, and what to do.
+    /// The state, the reason, the time, and what a person can do.
     fn said(answer: &Answer) -> (State, &str, Option<&str>, Option<&str>) {
         (answer.state, &answer.reason, answer.since.as_deref(), answer.what_to_do.as_deref())
     }
 
     #[test]
-    fn a_machine_that_holds_an_address_needs_nothing() {
+    fn a_machine_that_holds_an_address_needs_no_action() {
         for holder in [json!({}), json!({"kind": "KubevirtMachine", "namespace": "m", "virtualMachineNamespace": "n"})]
         {
             let answer = about(machine(referring(), json!({})), vec![pool("p", json!({}))], vec![lease(holder)]);
@@ -555,7 +561,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_without_network_data_is_never_allocated() {
+    fn a_machine_without_network_data_never_has_the_state_allocated() {
         let with = |machine: VirtualMachine, instance: Option<Instance>| {
             let (pools, leases) = (vec![pool("p", json!({}))], vec![lease(json!({}))]);
             explain(Facts { phase: Some("Running".to_owned()), instance, pools, leases, ..facts(machine) })
@@ -578,7 +584,7 @@ mod tests {
         let look = "look at the events; without an event, look whether a replica leads: kubectl glowplug status";
         let answer = with(machine(json!({}), json!({})), runs(json!({})));
         assert_eq!(said(&answer), (State::Waiting, reference, None, Some(look)));
-        // The next instance reads the network data, or the running one does.
+        // Either the next instance reads the network data, or the running instance has read it.
         assert_eq!(with(machine(referring(), json!({})), runs(json!({}))).state, State::Allocated);
         assert_eq!(with(machine(json!({}), json!({})), runs(referring())).state, State::Allocated);
         let noted = json!({"annotations": {(LEFT_ALONE_ANNOTATION): "v"}});
@@ -586,7 +592,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_without_the_right_to_list_namespaces_learns_which_right_is_missing() {
+    fn the_answer_names_the_missing_right_of_a_user_who_cannot_list_namespaces() {
         let selects = json!({
             "metadata": {"namespace": null, "name": "g"},
             "spec": {"machineSelector": null, "namespaceSelector": {"matchLabels": {"a": "b"}}},
@@ -599,7 +605,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_of_another_object_or_a_released_lease_is_not_of_the_machine() {
+    fn a_lease_of_another_object_and_a_released_lease_do_not_count_as_held_by_the_machine() {
         let released = LeaseSpec { released: Some(lease(json!({})).since), ..lease(json!({})) };
         let others = [json!({"name": "x"}), json!({"kind": "IPAddressClaim"}), json!({"virtualMachineNamespace": "m"})];
         let leases = others.into_iter().map(lease).chain([released]).collect();
@@ -683,7 +689,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rejected_machine_lacks_what_the_webhook_says() {
+    fn the_advice_for_a_rejected_machine_follows_the_decision_of_the_webhook() {
         let message = "No available IPs in pool for interface eno101: pool n/p, IPv4";
         let template = json!({"spec": {
             "domain": {"devices": {"interfaces": [{"name": "net1"}]}},
@@ -715,11 +721,11 @@ mod tests {
         let wait = format!("wait: the machine has an address now, or its pool has a free one; {by_itself}");
         let none = json!({});
         assert_eq!(advice(machine("n", "n"), exhausted(none.clone()), vec![]), add);
-        // The VirtualMachine is in the namespace of the pool, the KubevirtMachine is not.
+        // The VirtualMachine is in the namespace of the pool. The KubevirtMachine is in another namespace.
         assert_eq!(advice(machine("infra", "n"), exhausted(none.clone()), vec![]), add);
         let other = format!("remove the cause; {by_itself}");
         assert_eq!(advice(machine("n", "infra"), exhausted(none.clone()), vec![]), other);
-        // The machine holds an address of the network, or the pool keeps one for it.
+        // The machine holds an address of the network, or the pool keeps an address for the machine.
         let held = lease(json!({"kind": "KubevirtMachine", "uid": "u"}));
         assert_eq!(advice(machine("n", "n"), exhausted(none.clone()), vec![held.clone()]), wait);
         let of_other_network = LeaseSpec { network: "infra/vlan20".to_owned(), ..held };
@@ -794,12 +800,12 @@ mod tests {
             assert_eq!(said(&answer), (State::Waiting, exhausted, Some(&*time(2)), Some(range)));
             let answer = waits(lacks_mac(), pools.clone(), vec![event(1, "MACAddressMissing", missing)]);
             assert_eq!(said(&answer), (State::Waiting, missing, Some(&*time(1)), Some(create)));
-            // The event is gone after an hour.
+            // The API server removes an event after an hour.
             let look = "look whether a MACPool serves the machine and has free addresses: kubectl glowplug status";
             let answer = waits(lacks_mac(), pools, vec![]);
             assert_eq!(said(&answer), (State::Waiting, "interface net1 has no MAC address", None, Some(look)));
         }
-        // The interface has its MAC address now.
+        // Now the interface has its MAC address.
         let answer = waits(machine(json!({}), json!({})), vec![], vec![event(1, "MACPoolExhausted", exhausted)]);
         assert_eq!(answer.state, State::NotSelected);
         let claim = "Waiting for IPAMClaim n/w.net1: it has no address yet";
@@ -838,7 +844,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_user_of_an_address_is_named() {
+    fn the_answer_about_a_machine_names_a_second_user_of_its_address() {
         let shared = |address: &str, status: &str| {
             let message = format!("10.0.0.7: x\n{address}: VirtualMachineInstance n/b reports it\nand 7 more");
             let condition = json!({
@@ -914,7 +920,7 @@ mod tests {
     }
 
     #[test]
-    fn network_data_of_the_user_is_named() {
+    fn the_answer_about_a_machine_names_network_data_that_a_user_wrote() {
         let own = machine(json!({"networkDataSecretRef": {"name": "mine"}}), json!({}));
         let answer = about(own, vec![pool("p", json!({}))], vec![]);
         assert_eq!((answer.state, &*answer.reason), (State::OwnNetworkData, "the machine has network data of its own"));
@@ -940,7 +946,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_without_a_pool_learns_how_it_gets_one() {
+    fn the_answer_about_a_machine_without_a_pool_says_how_a_pool_can_select_it() {
         let reason = "no pool selects the machine by its NodePool or its labels, on infra/vlan10";
         let of_node_pool = json!({
             "metadata": {"namespace": "clusters"}, "spec": {"machineSelector": null, "nodePoolRef": {"name": "workers"}},
@@ -965,7 +971,7 @@ mod tests {
         let advice = "change what one of these pools selects, or the labels of the machine: n/p; the labels of spec.template do not count: \
                       write them into metadata.labels";
         assert_eq!(said(&labelled(Value::Null)), (State::NotSelected, reason, None, Some(advice)));
-        // A label of the machine comes first.
+        // For the same key, the label of the machine replaces the label of the template.
         let advice = "change what one of these pools selects, or the labels of the machine: n/p";
         assert_eq!(said(&labelled(json!({"role": "db"}))), (State::NotSelected, reason, None, Some(advice)));
         let message = "Secret \"w-networkdata-abcdefghijklmnop\" does not exist, and no pool selects the machine";
@@ -977,7 +983,7 @@ mod tests {
     }
 
     #[test]
-    fn pools_that_contradict_each_other_are_named() {
+    fn the_answer_about_a_machine_names_pools_that_contradict_each_other() {
         let pools = ["a", "b"].map(|name| pool(name, json!({})));
         let answer = about(machine(json!({}), json!({})), pools.into(), vec![]);
         let reason = "pools n/a and n/b both select the machine for network infra/vlan10, expected one pool, or different values of \
@@ -1015,7 +1021,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_has_a_namespace_and_a_name() {
+    fn a_machine_is_named_by_its_namespace_and_its_name() {
         assert_eq!(machine_key("n/w"), Ok(Key::from(("n", "w"))));
         for text in ["w", "n/", "/w", "n/w/x", "N/w", "../w"] {
             assert_eq!(machine_key(text), Err("expected NAMESPACE/NAME"), "{text}");

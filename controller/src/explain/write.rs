@@ -1,5 +1,6 @@
-//! Changes of objects that a command plans, and writes on request. A change is refused if the object was changed or replaced after it was
-//! read. The status does not count: the controller and KubeVirt write it at any time.
+//! Changes to objects that a command plans, and writes on request. A change is refused if its object was changed or
+//! replaced after it was read. A change of the status does not count, because the controller and KubeVirt can write the
+//! status at any time.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,12 +18,12 @@ use crate::cluster::request::{Error, Refusal, ask};
 use crate::explain::read::{Reader, is_denied};
 use crate::explain::text::quoted;
 
-/// Most times that a change is sent to an object whose status changes meanwhile.
+/// Maximum number of times that a change is sent while the status of its object changes.
 const ATTEMPTS: usize = 5;
 /// Manager of the fields that a change sets.
 const MANAGER: &str = "kubectl-glowplug";
 
-/// A change of one object.
+/// A planned change of one object, and its outcome.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Write {
@@ -30,7 +31,7 @@ pub struct Write {
     pub object: String,
     /// The merge patch.
     pub patch: Value,
-    /// The arguments of kubectl that undo the change; in an answer, the whole command line.
+    /// Arguments of kubectl that undo the change. In an answer, the whole command line.
     pub undo: String,
     /// Whether the change was sent, and whether the API server stored it.
     pub outcome: Outcome,
@@ -41,7 +42,7 @@ pub struct Write {
     kind: ApiResource,
     #[serde(skip)]
     key: Key,
-    /// The object as it was read.
+    /// Metadata of the object when it was read.
     #[serde(skip)]
     read: ObjectMeta,
 }
@@ -63,7 +64,7 @@ pub enum Outcome {
 // === impl Write ===
 
 impl Write {
-    /// A change that sets these annotations.
+    /// Creates a change that sets these annotations.
     pub(super) fn annotations(kind: ApiResource, metadata: &ObjectMeta, annotations: &Value) -> Self {
         let names = annotations.as_object().into_iter().flat_map(|all| all.keys());
         let names: Vec<String> = names.map(|name| quoted(&format!("{name}-"))).collect();
@@ -71,7 +72,7 @@ impl Write {
         Self::new(kind, metadata, json!({"metadata": {"annotations": annotations}}), &undo)
     }
 
-    /// A change that adds pre-allocations to a pool: for each name, its addresses.
+    /// Creates a change that adds pre-allocations to a pool: the addresses for each name.
     pub(super) fn pre_allocations(kind: ApiResource, metadata: &ObjectMeta, names: &BTreeMap<String, String>) -> Self {
         let none: BTreeMap<&String, ()> = names.keys().map(|name| (name, ())).collect();
         let patch = json!({"spec": {"preAllocations": none}}).to_string();
@@ -80,7 +81,8 @@ impl Write {
     }
 
     fn new(kind: ApiResource, metadata: &ObjectMeta, mut patch: Value, undo: &str) -> Self {
-        // With these members, the API server refuses the patch if the object was changed or replaced after it was read.
+        // Because of these members, the API server refuses the patch if the object was changed or replaced after it was
+        // read.
         patch["metadata"]["uid"] = json!(metadata.uid);
         patch["metadata"]["resourceVersion"] = json!(metadata.resource_version);
         let key = Key::of(metadata);
@@ -89,7 +91,8 @@ impl Write {
         Self { object, patch, undo, outcome: Outcome::Planned, problem: None, kind, key, read: metadata.clone() }
     }
 
-    /// Sends the change, and stores its outcome. A refusal is no error, because it concerns only this object.
+    /// Sends the change and stores its outcome. A refusal is not returned as an error, because it concerns only this
+    /// object.
     pub(super) async fn send(&mut self, reader: &Reader) {
         let client = reader.client().clone();
         let api: Api<Object> = match self.key.namespace.as_str() {
@@ -130,7 +133,7 @@ impl Write {
         (self.outcome, self.problem) = (outcome, Some(problem));
     }
 
-    /// The members that the patch sets, each with its value.
+    /// The names and values of the members that the patch sets.
     pub(super) fn members(&self) -> Vec<[String; 2]> {
         let parts = [&self.patch["metadata"]["annotations"], &self.patch["spec"]["preAllocations"]];
         let members = parts.into_iter().filter_map(Value::as_object).flatten();
@@ -139,7 +142,8 @@ impl Write {
     }
 }
 
-/// Whether an object has the specification, labels and annotations that it had when it was read.
+/// Whether only the status of an object may have changed since it was read: specification, labels and annotations are
+/// the same.
 fn has_only_another_status(read: &ObjectMeta, now: &ObjectMeta) -> bool {
     let of = |metadata: &ObjectMeta| {
         let ObjectMeta { uid, generation, labels, annotations, deletion_timestamp, .. } = metadata.clone();
@@ -148,15 +152,17 @@ fn has_only_another_status(read: &ObjectMeta, now: &ObjectMeta) -> bool {
     read.generation.is_some() && of(read) == of(now)
 }
 
-/// The digest of changes: 32 hexadecimal digits. Plans with the same digest set the same members of the same objects to the same values.
+/// Returns the digest of changes: 32 hexadecimal digits. Two plans with the same digest set the same members of the
+/// same objects to the same values.
 pub(super) fn digest(writes: &[Write]) -> anyhow::Result<String> {
-    // The digest leaves out `resourceVersion`, which changes with each update of an object. The values of the members have the addresses.
+    // The digest leaves out `resourceVersion`, which changes with each update of an object. The addresses are in the
+    // values of the members.
     let changes = writes.iter().map(|write| json!([write.object, write.patch["metadata"]["uid"], write.members()]));
     let text = Value::from_iter(changes).to_string();
     digest_of(text.as_bytes()).context("no hash function")
 }
 
-/// The arguments by which a command of kubectl names an object.
+/// The arguments that name an object in a command of kubectl.
 fn target(kind: &ApiResource, metadata: &ObjectMeta) -> String {
     let Key { namespace, name } = Key::of(metadata);
     let resource = format!("{}.{}", kind.plural, kind.group);
@@ -177,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_name_of_an_object_acts_on_the_shell() {
+    fn the_undo_command_quotes_names_of_objects_for_the_shell() {
         let metadata = ObjectMeta {
             namespace: Some("n".to_owned()),
             name: Some("a;reboot'$(x)".to_owned()),

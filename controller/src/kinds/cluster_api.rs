@@ -1,9 +1,9 @@
 //! The kinds of Cluster API that the controller works on: IPAddressClaim, IPAddress and Cluster.
 //!
 //! Only the members that the controller needs are read; all other members of an object are left unchanged. `v1beta1`
-//! and `v1beta2` have the same members, except for conditions: each version has its own list and, in another member, a
-//! list in the form of the other version. API servers do not convert one list into the other, so the controller writes
-//! both.
+//! and `v1beta2` have the same members, except for conditions: each version has its own list of conditions and, in
+//! another member, a list in the form of the other version. API servers do not convert one list into the other, so the
+//! controller writes both lists.
 //!
 //! Source: `docs/book/src/developer/providers/contracts/ipam.md` of Cluster API.
 
@@ -36,7 +36,7 @@ pub const FAMILY_ANNOTATION: &str = "ipam.glowplug.dev/family";
 pub const REQUEST_ANNOTATION: &str = "ipam.glowplug.dev/requested-address";
 /// Annotation of a paused object. Controllers do not change a paused object.
 pub const PAUSED_ANNOTATION: &str = "cluster.x-k8s.io/paused";
-/// Label that selects the controller of an object, when several controllers run.
+/// Label with the name of the controller that handles an object, if several controllers run.
 pub const WATCH_FILTER_LABEL: &str = "cluster.x-k8s.io/watch-filter";
 
 /// Paths of the lists of conditions of a claim: `status.conditions` in both versions, the old form in a `v1beta2` claim, and the current
@@ -46,7 +46,7 @@ const CONDITIONS: [&[&str]; 3] = [
     &["status", "deprecated", "v1beta1", "conditions"],
     &["status", "v1beta2", "conditions"],
 ];
-/// Finalizers of Kubernetes itself. They define how dependents are deleted. They do not mean that an object is in use.
+/// Finalizers of Kubernetes itself. They define how dependents are deleted, and do not mean that an object is in use.
 const GARBAGE_COLLECTION: [&str; 2] = ["foregroundDeletion", "orphan"];
 
 /// A version of Cluster API.
@@ -134,7 +134,7 @@ impl Version {
 // === impl Kinds ===
 
 impl Kinds {
-    /// Requests the kinds from the API server. `None` when it does not serve claims and addresses.
+    /// Requests the kinds from the API server. `None`: the API server does not serve claims and addresses.
     ///
     /// # Errors
     ///
@@ -149,7 +149,7 @@ impl Kinds {
     }
 }
 
-/// Requests the API resource of Clusters from the API server. `None` when it serves none.
+/// Requests the API resource of Clusters from the API server. `None`: the API server does not serve Clusters.
 ///
 /// # Errors
 ///
@@ -174,7 +174,8 @@ fn resource(group: &str, version: Version, kind: &str, plural: &str) -> ApiResou
     ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version.name(), kind), plural)
 }
 
-/// A kind in the newest version that the API server serves.
+/// Returns the newest version of a kind that the API server serves, with its API resource. `None`: the API server does
+/// not serve the kind.
 async fn served(
     client: &Client,
     group: &str,
@@ -199,8 +200,8 @@ pub fn is_paused(cluster: &Object) -> bool {
 // === impl PoolRef ===
 
 impl PoolRef {
-    /// The glowplug pool to which the reference of an object in `namespace` points. `None`: the pool belongs to another provider, or no
-    /// object can have its name.
+    /// Returns the pool of this controller that the reference of an object in `namespace` names. `None`: the pool
+    /// belongs to another provider, or no object can have the name in the reference.
     ///
     /// ```
     /// use glowplug_controller::kinds::cluster_api::PoolRef;
@@ -224,7 +225,7 @@ impl PoolRef {
         Some(PoolId { namespace, name: self.name.clone() })
     }
 
-    /// Whether pools of this kind have a namespace. `None`: the kind is no pool of this controller.
+    /// Whether pools of this kind have a namespace. `None`: the kind is not a kind of pool of this controller.
     fn has_namespace(&self) -> Option<bool> {
         let names = |kind: &str| {
             let spelled = self.kind.to_lowercase();
@@ -237,8 +238,8 @@ impl PoolRef {
         }
     }
 
-    /// Why the reference in the specification of a claim names no pool, although it can mean only one of ours. `None`: it names one of
-    /// ours, or it belongs to another provider.
+    /// Returns the mistake in the reference of a claim that can mean only a pool of this controller, but names no such
+    /// pool. `None`: the reference names a pool of this controller, or belongs to another provider.
     pub(crate) fn mistake(&self) -> Option<String> {
         let group = self.api_group.as_deref().unwrap_or_default();
         let is_versioned = group.strip_prefix(POOL_GROUP).is_some_and(|rest| rest.starts_with('/'));
@@ -253,7 +254,8 @@ impl PoolRef {
         Some(format!("spec.poolRef.{member}: {problem}, expected {expected}"))
     }
 
-    /// Whether the reference of a claim in `namespace` names one of our pools, or means one by mistake.
+    /// Whether the reference of a claim in `namespace` names a pool of this controller, or means such a pool and has a
+    /// mistake.
     pub(crate) fn concerns_us(&self, namespace: &str) -> bool {
         self.resolve(namespace).is_some() || self.mistake().is_some()
     }
@@ -343,7 +345,7 @@ struct ClaimRef {
 }
 
 impl IpAddress {
-    /// Reads an address.
+    /// Reads an IPAddress.
     ///
     /// # Errors
     ///
@@ -361,15 +363,15 @@ impl IpAddress {
         Key::of(&self.metadata)
     }
 
-    /// Whether this IPAddress was created for a claim of its name on one of our pools.
+    /// Whether this IPAddress was created for a claim with the same name on a pool of this controller.
     #[must_use]
     pub fn is_ours(&self) -> bool {
         let key = self.key();
         self.claim == key.name && self.pool.resolve(&key.namespace).is_some()
     }
 
-    /// UID of the claim that controls this object. Kubernetes limits neither length nor characters of the UID of an owner: a
-    /// text that is no UID counts as absent.
+    /// UID of the claim that controls this object. Kubernetes limits neither the length nor the characters of the UID
+    /// of an owner, so a text that cannot be a UID counts as absent.
     #[must_use]
     pub fn owner(&self) -> Option<&str> {
         let owners = self.metadata.owner_references.iter().flatten();
@@ -379,7 +381,7 @@ impl IpAddress {
         owner.filter(|uid| is_object_name(uid))
     }
 
-    /// The address as a value. `None` when the string is not an address.
+    /// The address as a value. `None`: the string is not an address.
     #[must_use]
     pub fn ip(&self) -> Option<IpAddr> {
         self.address.parse().ok()
@@ -405,7 +407,7 @@ pub fn has_finalizer(metadata: &ObjectMeta, finalizer: &str) -> bool {
     metadata.finalizers.iter().flatten().any(|name| name == finalizer)
 }
 
-/// The kind of a pool, for owner references.
+/// Returns the API resource of a pool, for owner references.
 #[must_use]
 pub fn pool_kind(pool: &PoolId) -> ApiResource {
     match pool.namespace {
@@ -431,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_belongs_to_the_cluster_of_its_specification_else_of_its_label() {
+    fn a_claim_belongs_to_the_cluster_in_its_specification_or_else_in_its_label() {
         let label = json!({"labels": {(CLUSTER_LABEL): "a"}});
         assert_eq!(claim(json!({}), json!({})).cluster, None);
         assert_eq!(claim(label.clone(), json!({"clusterName": ""})).cluster.as_deref(), Some("a"));
@@ -448,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_is_named_by_kind_plural_or_singular_in_any_case() {
+    fn a_reference_names_the_kind_of_a_pool_in_plural_or_singular_and_in_any_case() {
         let resolve = |group: Option<&str>, kind: &str| {
             let pool = PoolRef { api_group: group.map(str::to_owned), kind: kind.to_owned(), name: "p".to_owned() };
             pool.resolve("n").map(|pool| pool.to_string())
@@ -471,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reference_that_means_one_of_our_pools_by_mistake_has_the_member_the_value_and_what_was_expected() {
+    fn a_mistake_in_a_reference_to_a_pool_has_its_member_its_value_and_the_expected_value() {
         let mistake = |group: Option<&str>, kind: &str, name: &str| {
             PoolRef { api_group: group.map(str::to_owned), kind: kind.to_owned(), name: name.to_owned() }.mistake()
         };

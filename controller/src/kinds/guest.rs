@@ -1,8 +1,8 @@
-//! What an instance says about its guest: whether the guest runs, and the addresses that it reports. Nothing else of the
-//! instance is kept.
+//! Reads what an instance says about its guest: whether the guest runs, and the addresses that the guest reports.
+//! Nothing else of the instance is kept.
 //!
-//! KubeVirt lets users write the status of an instance only in phase Pending. So the phase is right, and everything else in
-//! the status counts only in phase Running. The guest itself may report any address.
+//! KubeVirt lets users write the status of an instance only in phase Pending. So the phase is reliable, and everything
+//! else in the status counts only in phase Running. The guest itself can report any address.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::cluster::object::Object;
 use crate::kinds::virtual_machine::{by_name, items, network_of};
 
-/// Most addresses, and most networks, of an instance that are read.
+/// Largest number of addresses, and of networks, that are read from an instance.
 pub(crate) const MOST_REPORTED: usize = 256;
 
 /// The guest of an instance.
@@ -21,7 +21,7 @@ pub(crate) struct Guest {
     /// UID of the instance.
     pub(crate) uid: String,
     pub(crate) life: Life,
-    /// What the guest reports, by the network of its interfaces.
+    /// The addresses that the guest reports, by the network of its interfaces.
     pub(crate) networks: BTreeMap<String, Reported>,
     /// Addresses of interfaces without a network. Such an interface exists only inside the guest.
     pub(crate) inside: BTreeSet<IpAddr>,
@@ -95,7 +95,7 @@ impl Guest {
     }
 }
 
-/// The addresses of an interface in the status of an instance, in their order.
+/// Returns the addresses of an interface in the status of an instance, in their order.
 fn addresses_of(interface: &Value) -> impl Iterator<Item = IpAddr> {
     let texts =
         interface["ipAddress"].as_str().into_iter().chain(items(&interface["ipAddresses"]).filter_map(Value::as_str));
@@ -162,7 +162,7 @@ mod tests {
         };
         let (of_agent, of_domain) = (json!("domain, guest-agent"), json!("domain"));
         assert!(whole("True", [of_agent.clone(), of_agent.clone()]));
-        // An earlier KubeVirt names no source.
+        // Earlier versions of KubeVirt do not write the source.
         assert!(whole("True", [json!(null), of_agent.clone()]));
         assert!(!whole("False", [of_agent.clone(), of_agent.clone()]));
         assert!(!whole("True", [of_agent.clone(), of_domain.clone()]));

@@ -11,12 +11,12 @@ use crate::kinds::cluster_api::{IpAddressClaim, Version, pool_kind};
 /// State of a claim in its conditions.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Readiness {
-    /// `Ready` is `True`, `AddressAllocated`: the IPAddress with the name of the claim exists. The pool is that of the address, if
-    /// `spec.poolRef` of the claim names another one.
+    /// `Ready` is `True` with reason `AddressAllocated`: the IPAddress with the name of the claim exists. The value is
+    /// the pool of the address, if `spec.poolRef` of the claim names another pool.
     Ready(Option<PoolId>),
     /// `Ready` is `False`: a reason, and a message for people.
     NotReady(NotReady, String),
-    /// `Paused` is `True`, and `Ready` stays: what pauses the claim, for people.
+    /// `Paused` is `True`, and `Ready` does not change. The text says for people what pauses the claim.
     Paused(String),
 }
 
@@ -25,7 +25,7 @@ pub enum Readiness {
 pub enum NotReady {
     /// The claim, or an object with its name, prevents the allocation.
     AllocationFailed,
-    /// The pool does not exist or allocates nothing, or it has two families and the claim requests neither.
+    /// The pool does not exist or allocates nothing, or it has two families and the claim requests neither of the two.
     PoolNotReady,
     /// The pool has no free address.
     PoolExhausted,
@@ -34,16 +34,16 @@ pub enum NotReady {
 /// The two forms of a condition.
 #[derive(Clone, Copy)]
 enum Form {
-    /// As in Kubernetes, with a reason and a generation.
+    /// The form of Kubernetes, with a reason and a generation.
     Current,
-    /// As in Cluster API before `v1beta2`, with a severity.
+    /// The form of Cluster API before `v1beta2`, with a severity.
     Old,
 }
 
 // === impl Readiness ===
 
 impl Readiness {
-    /// The conditions in this form. `Paused` exists in the current form only.
+    /// Returns the conditions in this form. `Paused` exists in the current form only.
     fn conditions(&self, form: Form, generation: Option<i64>) -> Vec<Value> {
         let current = |type_: &str, status: &str, reason: &str, message: &str| {
             let mut condition = json!({"type": type_, "status": status, "reason": reason, "message": message});
@@ -91,7 +91,7 @@ impl NotReady {
 // === impl IpAddressClaim ===
 
 impl IpAddressClaim {
-    /// The JSON patch that sets this readiness in the status. `None` when the status already has this readiness.
+    /// Returns the JSON patch that sets this readiness in the status. `None`: the status already has this readiness.
     ///
     /// Conditions of other controllers are kept. `now` is the time of a transition.
     #[must_use]
@@ -130,7 +130,7 @@ mod tests {
         IpAddressClaim::read(serde_json::from_value(object).unwrap()).unwrap()
     }
 
-    /// The status after the patch of a claim.
+    /// Returns the status of a claim after the patch. `None`: there is no patch.
     fn patch(version: Version, status: &Value, readiness: &Readiness) -> Option<Value> {
         let patch = claim(status).status_patch(version, readiness, Timestamp::from_second(100).unwrap())?;
         Some(patched(status, &patch))
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn conditions_of_others_stay_and_a_time_is_that_of_the_last_transition() {
+    fn conditions_of_other_controllers_stay_and_a_time_changes_only_with_a_transition() {
         let other =
             json!({"type": "Other", "status": "False", "reason": "x", "message": "", "lastTransitionTime": EARLIER});
         let ready = json!({"type": "Ready", "status": "False", "reason": "PoolNotReady", "message": "x",
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_paused_claim_has_a_condition_and_keeps_the_others() {
+    fn a_paused_claim_gets_the_condition_paused_and_keeps_its_other_conditions() {
         let pause = Readiness::Paused("Cluster n/c is paused".to_owned());
         let paused = json!({"type": "Paused", "status": "True", "reason": "Paused", "message": "Cluster n/c is paused",
                             "observedGeneration": 2, "lastTransitionTime": NOW});
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn the_value_of_a_claim_in_memory_has_no_conditions_of_others() {
+    fn a_claim_in_memory_has_no_conditions_of_other_controllers() {
         let ready = json!({"type": "Ready", "status": "True", "lastTransitionTime": EARLIER});
         let status = |others: usize| {
             let other = json!({"type": "Other", "status": "False", "message": "x".repeat(100)});

@@ -24,7 +24,8 @@ use crate::kinds::cluster_api::REQUEST_ANNOTATION;
 
 /// Label of a claim with the name of its virtual machine. ipam-extensions sets the label.
 pub const VM_LABEL: &str = "kubevirt.io/vm";
-/// Maximum number of addresses that are read from the status of a claim. A valid claim has one of each family.
+/// Maximum number of addresses that are read from the status of a claim. A valid claim has at most one address of each
+/// family.
 const MAX_IPS: usize = 16;
 /// Maximum number of characters that are read of an address.
 const MAX_IP: usize = 64;
@@ -60,7 +61,7 @@ pub enum IpsAllocated {
     Released,
 }
 
-/// Reasons for a claim without an address of its own.
+/// Reasons why a claim gets no address.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Failure {
     /// The pool has no free address.
@@ -117,7 +118,7 @@ impl IpamClaim {
         let status = &object.data["status"];
         let ips = status["ips"].as_array().into_iter().flatten().take(MAX_IPS);
         let text = |value: &Value| head(value.as_str().unwrap_or_default()).to_owned();
-        // A longer text is no address.
+        // A text beyond this limit is no address, so it can be cut.
         let ip = |value: &Value| -> String { value.as_str().unwrap_or_default().chars().take(MAX_IP).collect() };
         let conditions = status["conditions"].as_array().into_iter().flatten();
         let mut failed = conditions.filter(|it| it["type"] == "IPsAllocated" && it["status"] == "False");
@@ -184,12 +185,12 @@ impl IpamClaim {
         self.metadata.deletion_timestamp.is_some()
     }
 
-    /// The addresses in the status. An address without a prefix length has the longest one, which means that the length
-    /// is unknown.
+    /// The addresses in the status. An address without a prefix length gets the longest prefix length, which means that
+    /// its length is unknown.
     ///
     /// # Errors
     ///
-    /// The first text that is not an address.
+    /// A message about the first text that is not an address.
     pub fn addresses(&self) -> Result<Vec<IpNetwork>, String> {
         let read = |(index, text): (usize, &String)| {
             let (address, length) =
@@ -200,7 +201,7 @@ impl IpamClaim {
         self.ips.iter().enumerate().map(read).collect()
     }
 
-    /// The JSON patch that sets this state in the status. `None` when the status already has this state.
+    /// Returns the JSON patch that sets this state in the status. `None`: the status already has this state.
     ///
     /// Conditions of other programs and `ownerPod` are kept. `now` is the time of a transition.
     #[must_use]
@@ -212,7 +213,7 @@ impl IpamClaim {
                 Some(json!(addresses.iter().map(ToString::to_string).collect::<Vec<String>>()))
             }
             IpsAllocated::Released if !self.ips.is_empty() => Some(json!([])),
-            // The definition of IPAMClaim requires `status.ips`.
+            // The CRD of IPAMClaim requires `status.ips`, so an empty list is written if the member is absent.
             _ => (!self.has_ips).then(|| json!([])),
         };
         let (status, reason, message) = match state {

@@ -25,11 +25,12 @@ use crate::kinds::virtual_machine::{
     kubevirt_machines, networks, virtual_machines,
 };
 
-/// Annotation of a Secret. Its value is the allocation that the Secret gives, as JSON.
+/// Annotation of a Secret. The value is the allocation in the Secret, as JSON.
 pub(crate) const ALLOCATION_ANNOTATION: &str = "ipam.glowplug.dev/allocation";
 /// Annotation of a Secret with the time of the last update of its document.
 const UPDATED_ANNOTATION: &str = "ipam.glowplug.dev/updated";
-/// Label of a Secret that Velero leaves out of backups. In another cluster, its address may be that of another machine.
+/// Label of a Secret that Velero must leave out of backups. In another cluster, its address may belong to another
+/// machine.
 const NO_BACKUP_LABEL: &str = "velero.io/exclude-from-backup";
 /// Name of the status map: the member of the status of a KubevirtMachine with the addresses.
 pub(crate) const STATUS_MAP: &str = "allocatedBootstrapAddresses";
@@ -76,7 +77,8 @@ pub(crate) enum NetworkSecret {
     Absent,
     /// A Secret that this program has written.
     Ours(Box<OwnSecret>),
-    /// A Secret of another author: the reason for this conclusion, and the addresses in its network data.
+    /// A Secret of another author: the reason why the Secret is not one of this program, and the addresses in its
+    /// network data.
     Foreign(String, Vec<IpAddr>),
 }
 
@@ -87,7 +89,7 @@ pub(crate) struct OwnSecret {
     pub(crate) metadata: ObjectMeta,
     /// Whether the Secret is immutable, so that it cannot be updated. Version 0.2.0 wrote immutable Secrets.
     pub(crate) is_immutable: bool,
-    /// When the document was last updated. `None`: it is the first document of the Secret.
+    /// Time of the last update of the document. `None`: the document was never updated.
     pub(crate) updated: Option<Timestamp>,
     /// The document that the guest reads.
     pub(crate) document: Vec<u8>,
@@ -112,8 +114,8 @@ pub(crate) struct Given {
 /// The value of [`ALLOCATION_ANNOTATION`].
 #[derive(Deserialize, Serialize)]
 struct Note {
-    /// UID of the VirtualMachine. The owner reference of the Secret cannot replace it: the deletion of a VirtualMachine with
-    /// `--cascade=orphan` removes this reference.
+    /// UID of the VirtualMachine. The owner reference of the Secret has this UID, too, but the deletion of a
+    /// VirtualMachine with `--cascade=orphan` removes the reference.
     vm: String,
     kind: HolderKind,
     machine: Named,
@@ -171,7 +173,7 @@ pub(crate) fn uid(metadata: &ObjectMeta) -> &str {
     metadata.uid.as_deref().unwrap_or_default()
 }
 
-/// Takes the member at a JSON pointer. Null if there is no such member.
+/// Takes the member at a JSON pointer out of a value. Null if there is no such member.
 fn take(value: &mut Value, pointer: &str) -> Value {
     // A mutable index such as `value["spec"]["x"]` panics if `spec` is a string.
     value.pointer_mut(pointer).map(Value::take).unwrap_or_default()
@@ -246,7 +248,7 @@ impl Instance {
         let volume = CloudInit::of(&object.data["spec"]);
         let name = metadata.name.as_deref().unwrap_or_default();
         let secret = volume.and_then(|volume| volume.network_data.secret_of(name).map(str::to_owned));
-        // Users can invent the status of an instance that has not started.
+        // Users can write any status of an instance that has not started.
         let has_left = has_started && has_left(&metadata, &object.data["status"]["migrationState"]);
         let networks = networks(&object.data["spec"], metadata.namespace.as_deref().unwrap_or_default());
         Self { metadata, owner, networks, guest, has_started, has_ended, secret, has_left }
@@ -257,7 +259,8 @@ impl Instance {
         self.has_started && !self.has_ended && self.secret.is_none()
     }
 
-    /// Whether the guest has read the current document of this Secret, not an earlier one. The guest must have started.
+    /// Whether the guest has read the current document of this Secret, and not an earlier document. The guest must have
+    /// started.
     pub(crate) fn has_read(&self, secret: &OwnSecret) -> bool {
         // The API server stores creation times in whole seconds.
         let is_older = |updated: Timestamp| {
@@ -266,15 +269,16 @@ impl Instance {
         self.secret.as_deref() == Some(secret.name()) && !secret.updated.is_some_and(is_older)
     }
 
-    /// Adds the records of the instance to `objects`, as [`read_records`] does, without what the guest reports.
+    /// Adds the records of the instance to `objects`, as [`read_records`] does, but not the addresses that the guest
+    /// reports.
     pub(crate) fn read_records(&self, objects: &mut Objects) {
         let spec = json!({"networks": networks_of(&self.networks)});
         read_members(objects, &instances().kind, &self.metadata, spec, Value::Null);
     }
 }
 
-/// Whether a migration has moved the guest of an instance to an instance of another cluster or namespace. Such a migration has a
-/// `syncAddress`, and both instances have the UID of the target.
+/// Whether a migration has moved the guest of an instance to an instance of another cluster or namespace. Such a
+/// migration has a `syncAddress`, and the status of both instances has the UID of the target.
 fn has_left(metadata: &ObjectMeta, migration: &Value) -> bool {
     let (source, target) = (&migration["sourceState"], &migration["targetState"]["virtualMachineInstanceUID"]);
     migration["completed"] == true
@@ -291,8 +295,8 @@ pub(crate) fn recorded_addresses(machine: &Object) -> BTreeSet<IpAddr> {
     records.iter().flat_map(|record| &record.addresses).map(IpNetwork::ip).collect()
 }
 
-/// The other namespace in which capk creates the VirtualMachine of a KubevirtMachine. `None`: it creates the VirtualMachine in the
-/// namespace of the KubevirtMachine.
+/// Returns the other namespace in which capk creates the VirtualMachine of a KubevirtMachine. `None`: capk creates the
+/// VirtualMachine in the namespace of the KubevirtMachine.
 fn vm_elsewhere<'d>(metadata: &ObjectMeta, data: &'d Value) -> Option<&'d str> {
     let namespace = data.pointer("/spec/virtualMachineTemplate/metadata/namespace")?.as_str()?;
     (is_namespace(namespace) && Some(namespace) != metadata.namespace.as_deref()).then_some(namespace)
@@ -316,7 +320,7 @@ pub(crate) fn read_records_of_vm(vm: &VirtualMachine, objects: &mut Objects) {
     read_members(objects, &virtual_machines().kind, &vm.metadata, spec, Value::Null);
 }
 
-/// Returns these networks as an instance lists them.
+/// Returns these networks in the form of `spec.networks` of an instance.
 fn networks_of(networks: &[String]) -> Value {
     let item = |(at, network): (usize, &String)| match network.as_str() {
         Pool::DEFAULT_NETWORK => json!({"name": at.to_string(), "pod": {}}),
@@ -372,8 +376,8 @@ pub(crate) fn addresses_of(secret: Option<Secret>) -> Vec<IpAddr> {
 // === impl Named ===
 
 impl Named {
-    /// Returns the machine. `None`: no object can have this identity. A user may write any text, of any length, and the
-    /// machine becomes a part of leases.
+    /// Returns the machine. `None`: no object can have this namespace, name or UID. A user can write any text, of any
+    /// length, and the machine becomes a part of leases.
     pub(crate) fn machine(self) -> Option<Machine> {
         let Self { namespace, name, uid } = self;
         let is_valid = [&namespace, &name, &uid].into_iter().all(|text| is_object_name(text));
@@ -396,7 +400,7 @@ impl OwnSecret {
             return Err(format!("Secret {}: the new document has {new:?}, expected {old:?}", self.name()));
         }
         let secret = secret(vm, self.name(), &self.machine, self.interfaces.clone(), document);
-        // Labels, annotations and finalizers of others stay.
+        // Labels, annotations and finalizers of other programs stay.
         let mut metadata = self.metadata.clone();
         let annotations = metadata.annotations.get_or_insert_default();
         annotations.extend(secret.metadata.annotations.unwrap_or_default());
@@ -553,7 +557,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_of_another_author_names_the_addresses_of_its_document() {
+    fn the_addresses_in_the_document_of_a_secret_of_another_author_are_read() {
         let mut secret = written();
         secret.metadata.annotations = None;
         let address: IpAddr = "10.0.0.8".parse().unwrap();
@@ -563,7 +567,7 @@ mod tests {
     }
 
     #[test]
-    fn an_annotation_that_contradicts_the_document_is_not_believed() {
+    fn a_secret_whose_annotation_contradicts_its_document_is_foreign() {
         let mut secret = written();
         let note = secret.metadata.annotations.as_mut().unwrap().get_mut(ALLOCATION_ANNOTATION).unwrap();
         *note = note.replace("10.0.0.8", "10.0.0.9");
@@ -573,7 +577,7 @@ mod tests {
     }
 
     #[test]
-    fn an_annotation_that_the_controller_never_writes_is_not_believed() {
+    fn a_secret_with_an_annotation_that_the_controller_never_writes_is_foreign() {
         let problem = |from: &str, to: &str| {
             let mut secret = written();
             let note = secret.metadata.annotations.as_mut().unwrap().get_mut(ALLOCATION_ANNOTATION).unwrap();
@@ -627,13 +631,13 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_has_its_virtual_machine_in_its_own_namespace_unless_the_template_has_another_one() {
+    fn a_machine_has_its_virtual_machine_in_its_namespace_unless_the_template_names_another() {
         let is_elsewhere = |namespace: &str| {
             let template = json!({"virtualMachineTemplate": {"metadata": {"namespace": namespace}}});
             let object = json!({"metadata": {"namespace": "n", "name": "w", "uid": "m-1"}, "spec": template});
             KubevirtMachine::read(serde_json::from_value(object).unwrap()).has_vm_elsewhere
         };
-        // Only the first name can be that of a namespace.
+        // The first value is the machine's own namespace, and no other value is a valid name of a namespace.
         for namespace in ["n", "", "../../x", "a?b", "A", "a.b"] {
             assert!(!is_elsewhere(namespace), "{namespace:?}");
         }

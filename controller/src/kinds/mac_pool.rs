@@ -148,9 +148,9 @@ static POOL: LazyLock<JSONSchemaProps> = LazyLock::new(|| specification(MACPool:
 // === impl MacPoolSpec ===
 
 impl MacPoolSpec {
-    /// Most ranges of a pool.
+    /// Largest number of ranges of a pool.
     const MAX_RANGES: usize = 256;
-    /// Most namespaces of a pool.
+    /// Largest number of namespaces of a pool.
     const MAX_NAMESPACES: usize = 1024;
 
     /// Checks the specification of the pool `name` and returns the pool, with every diagnostic.
@@ -191,8 +191,8 @@ impl MacPoolSpec {
         (Some(pool).filter(|_| !diagnostics.has_errors()), diagnostics)
     }
 
-    /// Reports what the schema of this version does not allow in the specification, which an API server has stored under an
-    /// earlier schema.
+    /// Reports the values in the specification that the schema of this version does not allow. An API server stored
+    /// them under an earlier schema.
     #[must_use]
     pub fn beyond_schema(&self) -> Diagnostics {
         beyond(&POOL, self)
@@ -309,7 +309,7 @@ impl MacRange {
         if first == 0 {
             return Err(("zero address in a range", "addresses from 02:00:00:00:00:00"));
         }
-        // A range from one even first octet to another contains an odd first octet, which is that of multicast addresses.
+        // A range from one even first octet to another contains an odd first octet, so it contains multicast addresses.
         if octet & 1 == 1 || octet != last_octet {
             return Err(("multicast addresses in a range", "one even first octet, such as 02, 06, 0a or 0e"));
         }
@@ -326,7 +326,7 @@ impl MacRange {
     }
 }
 
-/// Parses six pairs of hexadecimal digits with colons, also those of a multicast address.
+/// Parses six pairs of hexadecimal digits with colons between them. The octets of a multicast address are parsed, too.
 fn parse_octets(text: &str) -> Option<[u8; 6]> {
     let mut octets = [0; 6];
     let mut pairs = text.split(':');

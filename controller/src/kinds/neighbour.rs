@@ -1,4 +1,5 @@
-//! The addresses of objects that this program does not serve: Services of type LoadBalancer, and the control planes of Clusters.
+//! Reads the addresses of objects that this program does not serve: Services of type LoadBalancer, and the control
+//! planes of Clusters.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -9,7 +10,7 @@ use serde_json::Value;
 use crate::cluster::object::Object;
 use crate::kinds::virtual_machine::items;
 
-/// Most addresses of an object that are read.
+/// Largest number of addresses that are read from one object.
 const MOST: usize = 16;
 
 /// API resource of Services.
@@ -24,8 +25,8 @@ pub fn services() -> ApiResource {
     }
 }
 
-/// The addresses in the status of a Service of type LoadBalancer. An address that the Service only requests does not count, because every
-/// user of a namespace may request any address.
+/// Returns the addresses in the status of a Service of type LoadBalancer. An address that the Service only requests
+/// does not count, because every user of a namespace can request any address.
 pub(crate) fn of_service(service: &Object) -> BTreeSet<IpAddr> {
     if service.data["spec"]["type"] != "LoadBalancer" {
         return BTreeSet::new();
@@ -34,7 +35,7 @@ pub(crate) fn of_service(service: &Object) -> BTreeSet<IpAddr> {
     given.filter_map(address).take(MOST).collect()
 }
 
-/// The address of the control plane of a Cluster, if its host is an address and no name.
+/// Returns the address of the control plane of a Cluster. Empty if the host of the control plane is a name.
 pub(crate) fn of_cluster(cluster: &Object) -> BTreeSet<IpAddr> {
     address(&cluster.data["spec"]["controlPlaneEndpoint"]["host"]).into_iter().collect()
 }
@@ -56,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_has_the_addresses_of_its_load_balancer_and_not_the_one_that_it_requests() {
+    fn a_service_has_the_addresses_of_its_load_balancer_and_not_its_requested_address() {
         let ingress =
             json!([{"ip": "10.0.0.9", "ipMode": "VIP"}, {"ip": "fd00::9"}, {"hostname": "a.example"}, {"ip": 1}, "x"]);
         let with = |type_: &str| json!({"spec": {"type": type_, "loadBalancerIP": "10.0.0.8"}, "status": {"loadBalancer": {"ingress": ingress}}});
@@ -68,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_has_the_address_of_its_control_plane_unless_it_is_a_name() {
+    fn a_cluster_has_the_address_of_its_control_plane_unless_the_host_is_a_name() {
         let with = |host: Value| json!({"spec": {"controlPlaneEndpoint": {"host": host, "port": 6443}}});
         assert_eq!(read(of_cluster, with("10.0.0.7".into())), ["10.0.0.7"]);
         assert_eq!(read(of_cluster, with("[fd00::7]".into())), ["fd00::7"]);
@@ -79,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn no_content_of_a_service_or_a_cluster_gives_it_more_addresses_than_the_limit() {
+    fn no_content_of_a_service_or_a_cluster_gives_more_addresses_than_the_limit() {
         let service = json!({
             "metadata": {"namespace": "n", "name": "a"}, "spec": {"type": "LoadBalancer"},
             "status": {"loadBalancer": {"ingress": [{"ip": "10.0.0.9"}]}},

@@ -1,8 +1,8 @@
 //! The names of the Secrets with network data, and the marks that the controller puts into the template of a VirtualMachine.
 //!
-//! A VirtualMachine has no UID before it is stored, and a later one may have its name. So each VirtualMachine refers to a
-//! Secret with a name that no machine had before. KubeVirt copies the label and the annotation of the template into the
-//! instance, and a copy of the VirtualMachine has them, too.
+//! A VirtualMachine has no UID before it is stored, and a later VirtualMachine may have the same name. So each
+//! VirtualMachine refers to a Secret with a name that no machine had before. KubeVirt copies the label and the
+//! annotation of the template into the instance. A copy of the VirtualMachine has them, too.
 
 use glowplug::host::claim::is_object_name;
 
@@ -13,13 +13,14 @@ pub const ISSUED: &str = "issued";
 /// Prefix of a value of [`NETWORK_DATA_LABEL`] with which the leader, or a user, requests a Secret with a new name from the webhook. The
 /// rest of the value makes it differ from the value of an earlier request, because API servers call the webhook only for a change.
 pub const REQUESTED: &str = "requested";
-/// Prefix of the value of [`NETWORK_DATA_LABEL`] that the webhook writes for a value with [`REQUESTED`]. The leader replaces the value when
-/// it has seen the new reference. By this value, a webhook that is called again for the same change recognizes the request.
+/// Prefix of the value of [`NETWORK_DATA_LABEL`] that the webhook writes in place of a value with [`REQUESTED`]. If the
+/// webhook is called again for the same change, it recognizes the request by this value. The leader replaces the value
+/// when it has seen the new reference.
 const RENEWED: &str = "renewed";
 /// Annotation of the template with `namespace/name` of the VirtualMachine that the network data belongs to.
 pub const VM_ANNOTATION: &str = "ipam.glowplug.dev/virtual-machine";
-/// Annotation of a VirtualMachine with the names of the Secrets that the webhook replaced in its manifest when it was created, separated by
-/// commas, the newest name last.
+/// Annotation of a VirtualMachine with the names of Secrets that its manifest named and that the webhook replaced. The
+/// names are separated by commas, the newest name is last.
 pub const REPLACED_ANNOTATION: &str = "ipam.glowplug.dev/replaced-network-data";
 /// Annotation of the object that holds the addresses of a VirtualMachine: its KubevirtMachine, or the VirtualMachine itself. The value is
 /// the digest of the network data in the Secret of the machine. After a `@`, the value has the time of the last update of the Secret.
@@ -33,7 +34,7 @@ const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
 /// Largest number of bytes of the name of a VirtualMachine in the name of its Secret.
 const MOST_OF_NAME: usize = 200;
 
-/// A new name for the Secret of a VirtualMachine: the name of the machine, and 80 random bits.
+/// Returns a new name for the Secret of a VirtualMachine: the name of the machine, and 80 random bits.
 ///
 /// # Errors
 ///
@@ -45,7 +46,7 @@ pub fn new_name(vm: &str) -> Result<String, &'static str> {
     Ok(format!("{}{INFIX}{random}", named_part(vm)))
 }
 
-/// The value of [`NETWORK_DATA_LABEL`] for a name that replaces an earlier one.
+/// Returns the value of [`NETWORK_DATA_LABEL`] for a name that replaces an earlier name.
 #[must_use]
 pub fn renewed(name: &str) -> String {
     format!("{RENEWED}-{}", name.rsplit_once('-').map_or("", |(_, random)| random))
@@ -72,12 +73,12 @@ pub fn is_issued_for(name: &str, vm: &str) -> bool {
     is_issued(name) && name.rsplit_once(INFIX).is_some_and(|(of, _)| of == named_part(vm))
 }
 
-/// The part of the name of a VirtualMachine that is in the name of its Secret.
+/// Returns the part of the name of a VirtualMachine that is in the name of its Secret.
 fn named_part(vm: &str) -> &str {
     vm.get(..MOST_OF_NAME).unwrap_or(vm).trim_end_matches(['-', '.'])
 }
 
-/// The name that version 0.2.0 gave to the Secret of a VirtualMachine.
+/// Returns the name that version 0.2.0 gave to the Secret of a VirtualMachine.
 #[must_use]
 pub fn name_of_0_2_0(vm: &str) -> String {
     format!("{vm}-networkdata")
@@ -111,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn other_names_are_not_issued() {
+    fn names_that_the_controller_does_not_create_are_not_issued() {
         for name in [
             "w-0-networkdata",
             "w-0-networkdata-",

@@ -1,7 +1,7 @@
 //! The kinds of group `ipam.glowplug.dev`: pools of addresses, and the leases that record their holders.
 //!
-//! The descriptions are the output of `kubectl explain`. `glowplug-controller crd` generates the manifests in
-//! `config/crd` from these types.
+//! `kubectl explain` prints the doc comments of these types. `glowplug-controller crd` generates the manifests in
+//! `config/crd` from the types.
 
 mod check;
 mod lease;
@@ -25,7 +25,7 @@ use kube::CustomResourceExt;
 use crate::kinds::mac_pool::MACPool;
 use crate::kinds::schema::complete;
 
-/// The definitions of every kind, in the order in which `glowplug-controller crd` prints them.
+/// Returns the definitions of every kind, in the order in which `glowplug-controller crd` prints them.
 #[must_use]
 pub fn definitions() -> Vec<CustomResourceDefinition> {
     let mut definitions = vec![GlobalStaticIPPool::crd(), MACPool::crd(), StaticIPLease::crd(), StaticIPPool::crd()];

@@ -3,22 +3,25 @@
 //! **Lists.** The type of a list decides what a repeated item means, and what server-side apply does:
 //!
 //! - `map`: each item has a key, and each key occurs once: the conditions and the families in a status, and the NodePools of a pool.
-//! - `set`: server-side apply keeps the items of other managers. A list that users write is a set only if it is safe to keep such
-//!   an item. An exclusion that stays costs an address. An address, a gateway or a namespace that stays would be used although the
-//!   manifest does not have it.
+//! - `set`: server-side apply keeps the items of other managers. A list that users write is a set only if it is safe to
+//!   keep such an item. An exclusion that stays only costs an address, so exclusions are a set. An address, a gateway
+//!   or a namespace that stays would be used although the manifest does not have it.
 //! - `atomic`: every other list. One manager owns all items, and their order stays.
 //!
-//! **Limits.** Each list, string and map has a limit of its size. If the code has a limit, the schema has the same one. Otherwise, the
-//! limit is far beyond what an object of etcd can hold. The webhook decides whether a value is valid, and reports every error.
+//! **Limits.** Each list, string and map has a limit of its size. If the code has a limit, the schema has the same
+//! limit. Otherwise, the limit is far beyond what an object of etcd can hold. The webhook decides whether a value is
+//! valid, and reports every error.
 //!
-//! **Rules in CEL.** The API server evaluates them before it asks a webhook, so a rule hides every error that the webhook would
-//! report. A rule exists only for members that never change: if no webhook is installed, nothing else can prevent the change, and the
-//! object alone does not show it. The rule is part of the member, so that the refusal has the path of the member.
+//! **Rules in CEL.** The API server evaluates rules before it asks a webhook, so a rule hides every error that the
+//! webhook would report. A rule exists only for members that never change: if no webhook is installed, nothing else can
+//! prevent the change, and the changed object does not show it. The rule is part of the member, so that the refusal has
+//! the path of the member.
 //!
-//! **Numbers.** API servers know `int32` and `int64` only. `null` is allowed nowhere: API servers remove it.
+//! **Numbers.** API servers know only `int32` and `int64`. `null` is not allowed anywhere, because API servers remove
+//! it.
 //!
-//! **Status.** `observedGeneration` is -1 until the controller has looked at the object. So a tool that compares it with
-//! `metadata.generation` does not mistake a new object for one that the controller has processed.
+//! **Status.** `observedGeneration` is -1 until the controller has looked at the object. So a tool that compares it
+//! with `metadata.generation` does not mistake a new object for a processed object.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -41,14 +44,14 @@ pub(crate) const MAX_NAME: usize = 253;
 pub(crate) const MAX_PATH: usize = MAX_LABEL + 1 + MAX_NAME;
 /// Largest number of characters in an address, a range or a subnet, or in two addresses with a comma between them.
 pub(crate) const MAX_ENTRY: usize = 128;
-/// Most labels or requirements of a selector.
+/// Largest number of labels or requirements of a selector.
 const MAX_TERMS: usize = 256;
-/// Most values of a requirement of a selector.
+/// Largest number of values of a requirement of a selector.
 const MAX_VALUES: usize = 1024;
-/// Most conditions, those of other programs included.
+/// Largest number of conditions, including those of other programs.
 const MAX_CONDITIONS: usize = 64;
 
-/// The schema of a list of conditions, with the limits of Kubernetes.
+/// Returns the schema of a list of conditions, with the limits of Kubernetes.
 pub(crate) fn conditions(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "array",
@@ -97,7 +100,7 @@ pub(crate) fn conditions(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// The schema of a selector of labels.
+/// Returns the schema of a selector of labels.
 pub(crate) fn selector(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "object",
@@ -141,7 +144,7 @@ pub(crate) fn selector(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// The schema of a family of addresses.
+/// Returns the schema of an address family.
 pub(crate) fn family(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "string", "enum": ["IPv4", "IPv6"]})
 }
@@ -161,7 +164,7 @@ fn complete_schema(schema: &mut JSONSchemaProps) {
     schema.nullable = None;
     let known = match schema.format.as_deref() {
         Some("uint8") => Some(("int32", f64::from(u8::MAX))),
-        // `int64`, because values beyond `int32` have been valid under earlier schemas, too.
+        // The format is `int64`, because earlier schemas allowed values beyond `int32`.
         Some("uint32") => Some(("int64", f64::from(u32::MAX))),
         _ => None,
     };
@@ -182,7 +185,7 @@ fn complete_schema(schema: &mut JSONSchemaProps) {
     }
 }
 
-/// The schema of the specification in the only version of a definition.
+/// Returns the schema of the specification in the only version of a definition.
 pub(crate) fn specification(mut definition: CustomResourceDefinition) -> JSONSchemaProps {
     complete(&mut definition);
     let version = definition.spec.versions.into_iter().next();
@@ -190,9 +193,10 @@ pub(crate) fn specification(mut definition: CustomResourceDefinition) -> JSONSch
     schema.and_then(|schema| schema.properties).and_then(|mut members| members.remove("spec")).unwrap_or_default()
 }
 
-/// Reports what the schema does not allow in a specification that an API server has stored under an earlier schema: other types, repeated
-/// items of sets, and sizes beyond the limits. An API server refuses to create such an object again. If a size is beyond a limit,
-/// Kubernetes before 1.30 refuses every change of the object, even of its status or its finalizers.
+/// Reports the values that the schema does not allow in a specification that an API server has stored under an earlier
+/// schema: other types, repeated items of sets, and sizes beyond the limits. An API server refuses to create such an
+/// object again. If a size is beyond a limit, Kubernetes before 1.30 refuses every change of the object, even of its
+/// status or its finalizers.
 pub(crate) fn beyond(schema: &JSONSchemaProps, specification: &impl Serialize) -> Diagnostics {
     let mut diagnostics = Diagnostics::default();
     let specification = serde_json::to_value(specification).unwrap_or_default();
@@ -200,9 +204,9 @@ pub(crate) fn beyond(schema: &JSONSchemaProps, specification: &impl Serialize) -
     diagnostics
 }
 
-/// Reads a specification. `Err`: a line for each value of another type than the schema has, each unknown member, and each missing one. An
-/// API server that has the schema refuses wrong types and missing members, and removes unknown members. If the specification can be read,
-/// its own unknown members are no errors here: the specification keeps them and reports them itself.
+/// Reads a specification. `Err`: a line for each value with another type than in the schema, each unknown member and
+/// each missing member. An API server that has the schema refuses wrong types and missing members, and removes unknown
+/// members. If a specification can be read, its own unknown members are no errors here, because its check reports them.
 pub(crate) fn read<T: DeserializeOwned>(schema: &JSONSchemaProps, specification: &Value) -> Result<T, String> {
     let read = T::deserialize(specification);
     let mut mistakes = Diagnostics::default();
@@ -213,8 +217,8 @@ pub(crate) fn read<T: DeserializeOwned>(schema: &JSONSchemaProps, specification:
     }
 }
 
-/// Reports values of another type than the schema has, unknown members, and missing ones. `keeps_unknown`: whether unknown members of
-/// this object are reported elsewhere.
+/// Reports values with another type than in the schema, unknown members and missing members. `keeps_unknown`: whether
+/// the unknown members of this object are reported elsewhere.
 fn demand(
     schema: &JSONSchemaProps,
     value: &Value,
@@ -270,8 +274,8 @@ pub(crate) fn lines(diagnostics: &Diagnostics) -> Option<String> {
     Some(lines.join("\n")).filter(|lines| !lines.is_empty())
 }
 
-/// Compares the type of a value with the schema. Returns the type of the value, the value, and the type of the schema, if the types
-/// differ. Null is of each type, because a structure writes an absent member as null.
+/// Compares the type of a value with the schema. If the types differ, returns the type of the value, the value, and the
+/// type in the schema. Null fits every type, because a structure writes an absent member as null.
 fn mistyped<'s>(schema: &'s JSONSchemaProps, value: &Value) -> Option<(&'static str, String, &'s str)> {
     let expected = schema.type_.as_deref()?;
     let (type_, text) = match value {
@@ -357,7 +361,7 @@ mod tests {
         }
     }
 
-    /// The results of `find` for each schema of every kind, with their paths.
+    /// Returns the results of `find` for each schema of every kind, with their paths.
     fn find<T>(find: impl Fn(&JSONSchemaProps) -> Option<T>) -> Vec<(String, T)> {
         let mut found = Vec::new();
         for definition in definitions() {
@@ -396,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn every_list_has_a_type_and_few_are_merged() {
+    fn every_list_has_a_type_and_only_some_lists_are_merged() {
         let types =
             find(|schema| (schema.type_.as_deref() == Some("array")).then(|| schema.x_kubernetes_list_type.clone()));
         let merged: Vec<(&str, &str)> = types
@@ -420,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn the_only_rules_are_those_for_members_that_never_change() {
+    fn rules_exist_only_for_members_that_never_change() {
         let rules = find(|schema| schema.x_kubernetes_validations.clone());
         let rules: Vec<_> = rules
             .into_iter()

@@ -1,5 +1,5 @@
 //! The members of a VirtualMachine of KubeVirt that the controller reads, and the labels that capk and HyperShift set
-//! on it.
+//! on a VirtualMachine.
 //!
 //! Reading never fails. KubeVirt validates its own objects, so a member with an unexpected structure counts as absent.
 //!
@@ -37,8 +37,8 @@ pub const MACHINE_NAMESPACE_LABEL: &str = "capk.cluster.x-k8s.io/kubevirt-machin
 pub const NODE_POOL_LABEL: &str = "hypershift.openshift.io/nodepool-name";
 /// Label of a namespace whose VirtualMachines the webhook must receive. The controller sets the label to `"true"`.
 pub const MACHINES_LABEL: &str = "ipam.glowplug.dev/machines";
-/// Annotation of the instances of a VirtualMachine with requested addresses, as JSON: KubeVirt's name of an interface,
-/// and a list of addresses. Example: `{"iface1": ["192.168.1.20/24"]}`.
+/// Annotation of the template of a VirtualMachine with requested addresses, as JSON. A key is KubeVirt's name of an
+/// interface, a value is a list of addresses. Example: `{"iface1": ["192.168.1.20/24"]}`.
 pub const ADDRESSES_ANNOTATION: &str = "network.kubevirt.io/addresses";
 /// Label of the template of a VirtualMachine: the instance starts only when every interface has a MAC address. The webhook
 /// sets the label for the machines of a MACPool.
@@ -203,8 +203,8 @@ impl VirtualMachine {
         Key::of(&self.metadata)
     }
 
-    /// Returns the names in [`REPLACED_ANNOTATION`] that an object can have, the newest name last. A user may write any string into the
-    /// annotation, and the names become parts of paths of requests.
+    /// Returns the valid names of objects in [`REPLACED_ANNOTATION`], the newest name last. A user can write any string
+    /// into the annotation, and the names become parts of paths of requests.
     pub(crate) fn replaced(&self) -> impl DoubleEndedIterator<Item = &str> {
         let names = self.metadata.annotations.as_ref().and_then(|all| all.get(REPLACED_ANNOTATION));
         let is_name = |name: &&str| is_object_name(name);
@@ -231,8 +231,8 @@ impl VirtualMachine {
         kubevirt_machine_of(&self.metadata)
     }
 
-    /// Returns the name of the Secret with the network data of the machine, if the controller has given it this name. The
-    /// Secret is in the namespace of the machine.
+    /// Returns the name of the Secret with the network data of the machine. `None`: no Secret has this data, or the
+    /// name of the Secret is not one that the controller gives. The Secret is in the namespace of the machine.
     #[must_use]
     pub fn secret(&self) -> Option<&str> {
         let name = self.metadata.name.as_deref().unwrap_or_default();
@@ -287,8 +287,8 @@ pub(super) fn network_of(network: &Value, namespace: &str) -> Option<String> {
     }
 }
 
-/// Returns the networks of a machine in `namespace`, also those without an interface. A list of one network needs less memory than
-/// a set.
+/// Returns the networks of a machine in `namespace`, including networks without an interface. The result is a list,
+/// because a list of one network needs less memory than a set.
 pub(crate) fn networks(spec: &Value, namespace: &str) -> Box<[String]> {
     let networks: BTreeSet<String> =
         items(&spec["networks"]).filter_map(|network| network_of(network, namespace)).collect();
@@ -352,7 +352,8 @@ pub(crate) fn items(list: &Value) -> impl Iterator<Item = &Value> {
     list.as_array().into_iter().flatten()
 }
 
-/// Returns the items of a list by their names. A user may write any number of items, and repeat a name: the first item counts.
+/// Returns the items of a list by their names. A user can write any number of items, and repeat a name: the first item
+/// with a name counts.
 pub(crate) fn by_name(list: &Value) -> HashMap<&str, &Value> {
     let mut all = HashMap::new();
     for item in items(list) {
@@ -390,13 +391,13 @@ impl Mark {
         self.label.is_none() && self.vm.is_none()
     }
 
-    /// Whether the label asks for a Secret of a new name.
+    /// Whether the label requests a Secret with a new name.
     #[must_use]
     pub fn is_request(&self) -> bool {
         self.label.as_deref().is_some_and(|label| label.starts_with(REQUESTED))
     }
 
-    /// Whether the marks are those of network data of this VirtualMachine.
+    /// Whether the marks belong to network data of the VirtualMachine `vm`.
     #[must_use]
     pub fn is_of(&self, vm: &Key) -> bool {
         self.label.as_deref() == Some(ISSUED) && self.vm.as_deref() == Some(vm.to_string().as_str())
@@ -419,7 +420,7 @@ impl NetworkData {
 // === impl CloudInit ===
 
 impl CloudInit {
-    /// Reads the first cloud-init volume in the specification of a machine. `None`: it has no such volume.
+    /// Reads the first cloud-init volume in the specification of a machine. `None`: the machine has no such volume.
     #[must_use]
     pub fn of(spec: &Value) -> Option<Self> {
         items(&spec["volumes"]).enumerate().find_map(|(index, volume)| Self::read(index, volume))
@@ -511,7 +512,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_cloud_init_volume_counts() {
+    fn only_the_first_cloud_init_volume_counts() {
         let volumes = json!([
             {"name": "root", "dataVolume": {"name": "root"}},
             {"name": "cloudinitvolume", "cloudInitConfigDrive": {"secretRef": {"name": "u-userdata"}}},

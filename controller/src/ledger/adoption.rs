@@ -1,4 +1,5 @@
-//! Which recorded addresses have a lease already, and which addresses the registry has adopted from records.
+//! Finds the recorded addresses that have a lease already, and the addresses that the registry has adopted from
+//! records.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -14,15 +15,15 @@ use crate::cluster::request::{Error, ask};
 use crate::kinds::lease_name::lease_name;
 use crate::kinds::pool::{LeaseSpec, StaticIPLease};
 
-/// Whether the API server has a lease of this address and network for the object with this UID, or a lease that cannot be
-/// read. Another leader may have written the lease a moment ago, before the registry receives it.
+/// Whether the API server has a lease of this address and network for the object with this UID, or a lease that cannot
+/// be read. The API server is asked, because the registry may receive a lease of another leader late.
 pub(crate) async fn is_leased(
     client: &Client,
     address: std::net::IpAddr,
     network: &str,
     uid: &str,
 ) -> Result<bool, Error> {
-    // A network that the name of a lease cannot contain has no pool, so it has no lease.
+    // If the name of a lease cannot contain a network, the network has no pool, and so no lease.
     let Ok(name) = lease_name(address, network) else { return Ok(false) };
     let leases: Api<Object> = Api::all_with(client.clone(), &ApiResource::erase::<StaticIPLease>(&()));
     let Some(lease) = ask(leases.get_opt(&name)).await? else { return Ok(false) };
@@ -32,8 +33,9 @@ pub(crate) async fn is_leased(
 
 /// Returns the addresses that the registry has adopted from records, by the holder in the record.
 ///
-/// The registry must not have held the addresses before. The mismatches of the adoption are left out, and so are the addresses
-/// that are reserved without a lease: each adoption of their records reserves them again.
+/// The records must not name addresses that the registry held before the adoption. The result has neither mismatches of
+/// the adoption nor addresses that are reserved without a lease, because each adoption of their records reserves such
+/// addresses again.
 pub(crate) fn adopted<'r>(
     records: impl IntoIterator<Item = &'r Record>,
     adoption: &Adoption,

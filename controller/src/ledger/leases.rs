@@ -4,10 +4,12 @@
 //! has two holders: not with two leaders, not with a leader that was paused, and not after a crash between two writes.
 //! If a write is rejected, the stored object is read, and the next update reports it to the allocator.
 //!
-//! So safety does not depend on how new the lists of a leader are. An address that another claimant has cannot be allocated, because a
-//! second lease of the address would have the same name. A release names the UID and the version of the lease that the leader knows. Before
-//! a leader releases the addresses of a machine or claim that may be gone, it reads the object itself, and the guest that may use the
-//! addresses.
+//! Therefore, safety does not depend on how new the lists of a leader are:
+//!
+//! - An address that another claimant has cannot be allocated, because a second lease of the address would have the
+//!   same name.
+//! - A release has the UID and the version of the lease that the leader knows. Before a release, the leader reads the
+//!   machine or claim that may be gone, and the guest that may use the addresses.
 //!
 //! The allocator of the library is synchronous. It runs on its own thread, and this ledger blocks that thread.
 
@@ -71,13 +73,14 @@ pub struct ApiLedger {
     is_listed: bool,
     /// Changes that the next update reports.
     unreported: Vec<Change>,
-    /// Names of leases, among them every doubtful and every lost one. The next update removes the names that are neither.
+    /// Names of leases that may be doubtful or lost. Every doubtful or lost lease is among them. The next update
+    /// removes the other names.
     unsettled: BTreeSet<String>,
     has_reported: bool,
     unreadable: UnreadableLeases,
     /// Receives each address that another claimant may get from now on.
     freed: broadcast::Sender<IpAddr>,
-    /// The lines of the log about refused leases.
+    /// Limits the log lines about leases that cannot be written.
     lines: Repeated,
 }
 
@@ -108,8 +111,9 @@ struct ApiTransaction<'l>(&'l mut ApiLedger);
 // === impl ApiLedger ===
 
 impl ApiLedger {
-    /// The ledger of the cluster of `client`. Requests run on `runtime`, which must not be the runtime of the thread
-    /// that calls the ledger. `mac_leases` receives the leases of MAC addresses, which are not part of this ledger.
+    /// Creates the ledger for the cluster of `client`. Requests run on `runtime`, which must not be the runtime of the
+    /// thread that calls the ledger. `mac_leases` receives the leases of MAC addresses, which are not part of this
+    /// ledger.
     #[must_use]
     pub fn new(client: Client, runtime: Handle, metrics: Arc<Metrics>, mac_leases: MacLeases) -> Self {
         let kind = ApiResource::erase::<StaticIPLease>(&());
@@ -152,21 +156,21 @@ impl ApiLedger {
         }
     }
 
-    /// The same ledger, which notes its progress.
+    /// Makes the ledger note its progress in `progress`.
     #[must_use]
     pub(super) fn with_progress(mut self, progress: Progress) -> Self {
         self.progress = progress;
         self
     }
 
-    /// The same ledger, which reports freed addresses.
+    /// Makes the ledger send freed addresses to `freed`.
     #[must_use]
     pub(super) fn with_freed(mut self, freed: broadcast::Sender<IpAddr>) -> Self {
         self.freed = freed;
         self
     }
 
-    /// The same ledger, which notes the leases that cannot be read.
+    /// Makes the ledger note in `unreadable` the leases that cannot be read.
     #[must_use]
     pub(super) fn with_unreadable(mut self, unreadable: UnreadableLeases) -> Self {
         unreadable.clear();
@@ -174,7 +178,7 @@ impl ApiLedger {
         self
     }
 
-    /// The holders in leases that another client has written.
+    /// Returns the holders in leases that another client has written.
     #[must_use]
     pub fn learned(&self) -> Learned {
         self.learned.clone()
@@ -222,8 +226,8 @@ impl ApiLedger {
                 }
             }
             Event::InitDone => {
-                // A list does not report deletions, and it may be older than the known state. So each missing name is
-                // requested separately.
+                // A list does not report deletions, and can be older than the known state. So the next update reads
+                // each lease that is missing in the list.
                 for (name, known) in &mut self.known {
                     let is_there = known.spec.is_some() || self.unreadable.has(name);
                     if is_there && known.round != self.round {
@@ -255,7 +259,7 @@ impl ApiLedger {
         self.unreported.extend(change);
     }
 
-    /// Stores an object and returns the change. `None` when a newer version is known.
+    /// Stores an object and returns the change. `None`: a newer version is known, or the object changes no lease.
     fn note_object(&mut self, object: &Object) -> Option<Change> {
         let (name, version) = (object.name_any(), version_of(object));
         let Some((address, network)) = parse_lease_name(&name) else {
@@ -275,8 +279,8 @@ impl ApiLedger {
                 self.unreadable.note(&name, None);
                 lease
             }
-            // A damaged lease keeps the holder of its last readable version. Without such a version, or if it is released, the holder is
-            // unknown. In each case, the address is not allocated.
+            // A damaged lease keeps the holder of its last readable version. If there is no such version, or if the
+            // lease was released in this version, the holder is unknown. In each case, the address is not allocated.
             Err(error) => {
                 tracing::error!(name, error, "a StaticIPLease cannot be read; its address is not allocated");
                 self.unreadable.note(&name, Some(error));
@@ -351,7 +355,7 @@ impl ApiLedger {
                 Outcome::Done(object) | Outcome::Refused(object) => {
                     object.iter().for_each(|object| self.report_object(object));
                 }
-                // The name stays lost: if the lease was stored nevertheless, the next write meets and reads it.
+                // The lease still counts as lost. If it was stored nevertheless, the next write finds it and reads it.
                 Outcome::Failed { error, .. } => {
                     if let Some(hidden) = self.lines.note(&error.to_string(), Instant::now()) {
                         tracing::warn!(name = write.name, %error, hidden, "could not write a lease again");
@@ -372,11 +376,13 @@ impl ApiLedger {
         }
     }
 
-    /// The writes for `changes`, one for each address. Only a change that takes an address from its holder is rejected.
+    /// Returns the writes for `changes`, one for each address. `Err`: a change takes an address from its holder, or the
+    /// name of a lease is invalid.
     fn writes(&self, changes: &[Change]) -> Result<Vec<Write>, LedgerError> {
         let mut last: BTreeMap<String, Write> = BTreeMap::new();
         for change in changes {
-            // Waiting machines, missing machines and records without a lease are read from the machine objects.
+            // No other change is stored: waiting machines, missing machines and records without a lease are read from
+            // the machine objects.
             let Change::Lease { network, address, lease } = change else { continue };
             let name = lease_name(*address, network).map_err(|error| store("naming a lease", error))?;
             let known = self.known.get(&name);
@@ -400,7 +406,8 @@ impl ApiLedger {
     fn spec(&self, network: &str, address: IpAddr, lease: &Lease, before: Option<&LeaseSpec>) -> LeaseSpec {
         let Claimant { machine, interface } = &*lease.claimant;
         let before = before.filter(|before| holder_of(&before.holder) == *machine);
-        // The VirtualMachine of a holder never moves to another namespace, and a held lease keeps its holder as it is.
+        // The VirtualMachine of a holder never moves to another namespace, and a held lease keeps the recorded
+        // namespace.
         let recorded = before.and_then(|before| before.holder.vm_namespace.clone());
         let is_held = before.is_some_and(|before| before.released.is_none());
         let vm_namespace = if is_held { recorded } else { recorded.or_else(|| machine.vm_namespace.clone()) };
@@ -452,8 +459,8 @@ impl ApiLedger {
 
     fn commit(&mut self, changes: &[Change]) -> Result<(), LedgerError> {
         let writes = self.writes(changes)?;
-        // If something fails, the allocator undoes all changes. The next update then reports the changes that were
-        // stored nevertheless.
+        // If a write fails, the allocator undoes all changes. The next update then reports the changes that were stored
+        // nevertheless.
         let (mut decided, mut others) = (Vec::new(), Vec::new());
         let (mut held, mut failed, mut denied) = (None, None, Vec::new());
         for (write, outcome) in self.write(writes) {
@@ -516,7 +523,7 @@ impl ApiLedger {
     }
 }
 
-/// The address that another claimant may get after a change.
+/// Returns the address that another claimant may get after a change. `None`: the change frees no address.
 fn freed_by(change: &Change) -> Option<IpAddr> {
     match change {
         Change::Lease { address, lease, .. } => {

@@ -69,7 +69,8 @@ impl RegistryHandle {
         Self::start_with(client, metrics, mac_leases, Registry::open)
     }
 
-    /// As [`RegistryHandle::start`]. New addresses of pools are closed until [`RegistryHandle::open`].
+    /// Does the same as [`RegistryHandle::start`], but new addresses of pools are closed until
+    /// [`RegistryHandle::open`].
     ///
     /// # Errors
     ///
@@ -124,9 +125,9 @@ impl RegistryHandle {
         ))
     }
 
-    /// Allocates every address the claim requests, or none. The leases are stored before this returns. A repeated claim
-    /// has the same result. After [`ClaimError::Exhausted`] the claimant waits, and [`Served`] reports when the
-    /// claimant gets its addresses.
+    /// Allocates every address the claim requests, or none. Returns after the leases are stored. A repeated claim has
+    /// the same result. After [`ClaimError::Exhausted`], the claimant waits, and [`Served`] reports when the claimant
+    /// gets its addresses.
     ///
     /// # Errors
     ///
@@ -139,15 +140,15 @@ impl RegistryHandle {
     ///
     /// # Errors
     ///
-    /// As [`RegistryHandle::claim`].
+    /// The same as for [`RegistryHandle::claim`].
     pub async fn claim_all(&self, claims: Vec<Claim>) -> Result<Vec<Answer>, Stopped> {
         let (answers, answered) = oneshot::channel();
         self.send(Command::Claims(Claims { claims, answers }))?;
         answered.await.map_err(|_| Stopped)
     }
 
-    /// Releases everything that an object holds or waits for, and returns the released addresses. The object must be gone:
-    /// others may get its addresses before this returns.
+    /// Releases everything that an object holds or waits for, and returns the released addresses. The object must be
+    /// gone: another object may get the addresses before the function returns.
     ///
     /// An object of another kind keeps its addresses, even if a user has written the same UID into it. An address whose
     /// release the API server refuses stays with the object, and is released later.
@@ -224,8 +225,8 @@ impl RegistryHandle {
         .await
     }
 
-    /// Adopts the records in objects, see [`Registry::adopt`]. What a record may do is decided by
-    /// [`may_record`](glowplug::host::may_record::may_record).
+    /// Adopts the records in objects, see [`Registry::adopt`]. [`may_record`](glowplug::host::may_record::may_record)
+    /// decides which records become leases.
     pub async fn adopt(&self, records: Vec<Record>) -> Result<Adoption, Stopped> {
         self.write(move |owner| {
             for record in &records {
@@ -245,7 +246,7 @@ impl RegistryHandle {
     ) -> Result<Vec<Reported>, Stopped> {
         let mut new = Vec::new();
         self.write(move |owner| {
-            // The reports are new only for the first attempt.
+            // Only the first attempt returns the reports as new, so they are kept for repeated attempts.
             new.extend(owner.registry.change_reports(&begun, &ended, Timestamp::now())?.begun);
             let served = owner.registry.serve(Timestamp::now())?;
             owner.announce(served);
@@ -256,7 +257,7 @@ impl RegistryHandle {
         .await
     }
 
-    /// Number of the last growth of the allocatable addresses, see [`Registry::growth`].
+    /// Returns the number of the last growth of the allocatable addresses, see [`Registry::growth`].
     pub async fn growth(&self) -> Result<u64, Stopped> {
         self.read_owner(|owner| Ok(owner.registry.growth())).await
     }
@@ -271,8 +272,8 @@ impl RegistryHandle {
         .await
     }
 
-    /// Records that a claimant holds exactly these addresses of an external pool, see [`Registry::hold`]. `source` says
-    /// who chose the addresses.
+    /// Records that a claimant holds exactly these addresses of an external pool, see [`Registry::hold`]. `source`
+    /// names the object with the addresses, for messages.
     ///
     /// # Errors
     ///
@@ -300,8 +301,9 @@ impl RegistryHandle {
         self.write(move |owner| audit::rebuild(&mut owner.registry, &inventory, Timestamp::now())).await
     }
 
-    /// Reserves addresses that objects have without a lease, on a network, or on every network that has a pool with the address. An address
-    /// stays reserved until its object is released. Returns the addresses that are not reserved, see [`Registry::set_aside`].
+    /// Reserves addresses that objects have without a lease, either on one network or on every network with a pool that
+    /// has the address. An address stays reserved until its object is released. Returns the addresses that are not
+    /// reserved, see [`Registry::set_aside`].
     pub async fn add_conflicts(&self, conflicts: Vec<Reservation>) -> Result<Vec<Mismatch>, Stopped> {
         self.write(move |owner| owner.registry.set_aside(conflicts.iter().cloned(), Timestamp::now())).await
     }
@@ -311,8 +313,8 @@ impl RegistryHandle {
         self.write(move |owner| owner.registry.end_records(&machine, &addresses)).await
     }
 
-    /// The objects that hold an address, or that have a record without a lease. The unknown holders of leases that cannot be read are left
-    /// out.
+    /// Returns the objects that hold an address, or that have a record without a lease. The unknown holders of leases
+    /// that cannot be read are left out.
     pub async fn holders(&self) -> Result<BTreeSet<Machine>, Stopped> {
         self.read(|state| {
             let holders = state.leases().map(|(_, _, lease)| lease.claimant.machine.clone());
@@ -322,7 +324,7 @@ impl RegistryHandle {
         .await
     }
 
-    /// The objects that hold an address for a VirtualMachine in another namespace.
+    /// Returns the objects that hold an address for a VirtualMachine in another namespace.
     pub async fn holders_elsewhere(&self) -> Result<BTreeSet<Machine>, Stopped> {
         self.read(|state| {
             let holders = state.leases().map(|(_, _, lease)| &lease.claimant.machine);
@@ -375,13 +377,14 @@ impl RegistryHandle {
         answer.await.map_err(|_| Stopped)
     }
 
-    /// Changes its value after each command that may have changed the state, and once a second.
+    /// Returns a receiver whose value changes after each command that may have changed the state, and once a second.
     #[must_use]
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.changes.clone()
     }
 
-    /// Whether the API server works. While it fails, the value is `false` and nothing is allocated.
+    /// Returns a receiver that says whether the API server works. While requests fail, the value is `false`, and
+    /// nothing is allocated.
     #[must_use]
     pub fn works(&self) -> watch::Receiver<bool> {
         self.works.clone()
@@ -393,19 +396,19 @@ impl RegistryHandle {
         self.refused.note_changes(names);
     }
 
-    /// Receives each address that another claimant may get from now on: after a release, also by another leader, and after the
-    /// end of a record or report.
+    /// Returns a receiver of the addresses that another claimant may get from now on: after a release, even by another
+    /// leader, and after the end of a record or report.
     #[must_use]
     pub fn freed(&self) -> broadcast::Receiver<IpAddr> {
         self.freed.subscribe()
     }
 
-    /// Why leases cannot be read, by the name of the lease.
+    /// Returns the reason why each unreadable lease cannot be read, by the name of the lease.
     pub(crate) fn unreadable_leases(&self) -> Arc<BTreeMap<String, String>> {
         self.unreadable.get()
     }
 
-    /// Since when the owner works on one command without progress.
+    /// Returns the progress of the owner with its current command.
     #[must_use]
     pub fn progress(&self) -> Progress {
         self.progress.clone()
@@ -426,7 +429,7 @@ impl RegistryHandle {
     }
 }
 
-/// A job, and the channel for its result.
+/// Creates a job, and the channel for its result.
 fn job<T: Send + 'static>(
     mut work: impl FnMut(&mut Owner) -> Result<T, LedgerError> + Send + 'static,
 ) -> (Job, oneshot::Receiver<T>) {
@@ -435,7 +438,7 @@ fn job<T: Send + 'static>(
     let job = move |owner: &mut Owner| {
         let value = work(owner)?;
         if let Some(sender) = sender.take() {
-            // The caller may have stopped waiting.
+            // The send fails if the caller no longer waits.
             let _ = sender.send(value);
         }
         Ok(())

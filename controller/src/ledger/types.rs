@@ -16,17 +16,18 @@ use tokio::time::Instant;
 use crate::cluster::key::Key;
 use crate::cluster::object::Object;
 
-/// Result of a claim: the allocations, or the reason for none.
+/// Result of a claim: the allocations, or the reason why there are none.
 pub type Answer = Result<Vec<Allocation>, ClaimError>;
 
-/// Receives objects with new addresses: objects that waited, and objects whose leases another leader wrote. Each object is sent at least
-/// once.
+/// Receiver of objects with new addresses: objects that waited, and objects whose leases another leader wrote. Each
+/// object is sent at least once.
 pub type Holders = mpsc::UnboundedReceiver<Machine>;
 
-/// Receives the events of leases of MAC addresses, which are watched together with the leases of IP addresses.
+/// Function that receives the events of leases of MAC addresses. They are watched together with the leases of IP
+/// addresses.
 pub type MacLeases = Arc<dyn Fn(Event<Object>) + Send + Sync>;
 
-/// Objects with new addresses, by their kind.
+/// Receivers of objects with new addresses, one for each kind of object.
 #[derive(Debug)]
 pub struct Served {
     /// IPAddressClaims.
@@ -37,16 +38,18 @@ pub struct Served {
     pub machines: Holders,
 }
 
-/// The claimants whose leases the API server refuses to store, each with whether its object has changed since the refusal.
-/// Passes note the changes, and the owner of the registry reads them.
+/// The claimants whose leases the API server refuses to store. The value says whether the object of the claimant has
+/// changed since the refusal. Passes note the changes, and the owner of the registry reads them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RefusedClaimants(Arc<Mutex<BTreeMap<Key, bool>>>);
 
-/// The leases of IP addresses that cannot be read, by name, each with the reason. The ledger notes them, and the pools report them.
+/// The leases of IP addresses that cannot be read. The key is the name of the lease, the value is the reason. The
+/// ledger notes these leases, and the pools report them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct UnreadableLeases(Arc<Mutex<Arc<BTreeMap<String, String>>>>);
 
-/// Since when the owner of the registry works on one command without progress, and how many commands wait.
+/// Progress of the owner of the registry: the time of its last progress with the current command, and the number of
+/// commands that wait.
 #[derive(Clone, Debug, Default)]
 pub struct Progress {
     last: Arc<Mutex<Option<Instant>>>,
@@ -60,7 +63,7 @@ pub struct Stopped;
 // === impl RefusedClaimants ===
 
 impl RefusedClaimants {
-    /// Notes the answer to a claim.
+    /// Adds a claimant if the API server has refused its lease, and removes the claimant otherwise.
     pub(super) fn note_answer(&self, machine: &Machine, answer: &Answer) {
         match answer {
             Err(ClaimError::NotRecorded { .. }) => drop(self.lock().entry(Key::of_machine(machine)).or_default()),
@@ -86,7 +89,7 @@ impl RefusedClaimants {
         !refused.is_empty() && refused.get_mut(&Key::of_machine(machine)).is_some_and(std::mem::take)
     }
 
-    /// Forgets a claimant.
+    /// Removes a claimant.
     pub(super) fn forget(&self, machine: &Machine) {
         let mut refused = self.lock();
         if !refused.is_empty() {
@@ -102,7 +105,7 @@ impl RefusedClaimants {
 // === impl UnreadableLeases ===
 
 impl UnreadableLeases {
-    /// Notes why a lease cannot be read. `None`: it can be read, or does not exist.
+    /// Notes the reason why a lease cannot be read. `None`: the lease can be read, or does not exist.
     pub(super) fn note(&self, name: &str, reason: Option<String>) {
         let mut all = self.lock();
         match reason {
@@ -112,7 +115,7 @@ impl UnreadableLeases {
         }
     }
 
-    /// Forgets all leases: a new ledger lists them again.
+    /// Removes all leases, because a new ledger lists them again.
     pub(super) fn clear(&self) {
         *self.lock() = Arc::default();
     }
@@ -122,7 +125,7 @@ impl UnreadableLeases {
         self.lock().contains_key(name)
     }
 
-    /// The reasons, by the name of the lease.
+    /// Returns the reason for each lease, by the name of the lease.
     pub(crate) fn get(&self) -> Arc<BTreeMap<String, String>> {
         Arc::clone(&self.lock())
     }
@@ -135,13 +138,14 @@ impl UnreadableLeases {
 // === impl Progress ===
 
 impl Progress {
-    /// The time of the last progress of the command that the owner works on. `None`: the owner has no command.
+    /// Returns the time of the last progress with the command that the owner works on. `None`: the owner has no
+    /// command.
     #[must_use]
     pub fn last(&self) -> Option<Instant> {
         *self.lock()
     }
 
-    /// Number of commands that the owner has not begun.
+    /// Returns the number of commands that the owner has not begun.
     #[must_use]
     pub fn queued(&self) -> usize {
         self.queued.load(Ordering::Relaxed)

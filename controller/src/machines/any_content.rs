@@ -1,4 +1,4 @@
-//! Tests that machines get their addresses while another machine has objects with any content.
+//! Tests that an object of a machine, with any content, changes neither the state nor the records of other machines.
 
 use std::net::IpAddr;
 
@@ -95,7 +95,7 @@ fn key(name: &str) -> Key {
     Key { namespace: "n".to_owned(), name: name.to_owned() }
 }
 
-/// Everything that the index knows about machine `honest`.
+/// Returns everything that the index knows about machine `honest`.
 fn state(index: &Index) -> impl PartialEq + use<> {
     let honest = key("honest");
     let objects = (index.vm(&honest).cloned(), index.machine(&honest).cloned(), index.instance(&honest).cloned());
@@ -213,7 +213,7 @@ fn no_object_that_names_a_machine_of_another_namespace_removes_the_record_of_tha
 }
 
 #[test]
-fn no_content_of_a_secret_names_the_machine_of_another_virtual_machine() {
+fn a_secret_with_any_content_counts_only_for_the_machine_of_its_own_virtual_machine() {
     let given = json!({
         "interface": "eno101", "network": "infra/vlan10", "pool": "n/p", "addresses": ["10.0.0.9/24"],
     });

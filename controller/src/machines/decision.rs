@@ -1,12 +1,12 @@
 //! Decides the next request for the machine of one name. Pure: the input is objects, the output is a request. This
 //! module uses no server and no clock.
 //!
-//! [`crate::passes`] says what a pass is. [`decide`] returns the next step. [`View::note`] adds the response to the view, as far as the
-//! objects and the registry do not show the effect of the step.
+//! [`crate::passes`] says what a pass is. [`decide`] returns the next step. [`View::note`] stores the part of a
+//! response that neither the objects nor the registry show.
 //!
 //! | state of the machine | requests, in this order |
 //! |---|---|
-//! | needs its network data | reference to a Secret of a new name in the VirtualMachine, leases with this name, Secret, annotation, status map |
+//! | needs its network data | in the VirtualMachine a reference to a Secret with a new name, leases with this name, the Secret, the annotation, the status map |
 //! | the pool or the machine has changed | the Secret with a new document, or another reference and Secret |
 //! | gone, according to consistent reads | delete its Secrets, release the leases, end the IPAddressClaims |
 //!
@@ -15,14 +15,16 @@
 //! - Each VirtualMachine refers to a Secret whose name no machine had before, so no guest reads the Secret of another machine.
 //! - The addresses in a Secret never change. When the Secret of a machine and the leases differ, the Secret is right, and the
 //!   controller changes the leases.
-//! - A lease has the names of all Secrets with its address that a guest may read. It has the name before the Secret exists.
-//! - An address is released only when no guest can read a Secret with the address any more, and its machine is gone or has moved to another
-//!   network. A Secret that no lease names counts as a Secret of the machine.
-//! - A VirtualMachine gets the addresses of a KubevirtMachine only if both have the same namespace and name. Labels alone
-//!   are no proof: any user who may create a VirtualMachine can choose its labels. A KubevirtMachine in another namespace counts like one
-//!   in another cluster: the VirtualMachine itself holds the addresses.
-//! - A lease of version 0.2.0 may name a KubevirtMachine in another namespace. Its address belongs to the VirtualMachine
-//!   in the namespace that the lease names, until this VirtualMachine and its guest are gone.
+//! - A lease lists all Secrets with its address that a guest may read. The lease has the name of a Secret before the
+//!   Secret exists.
+//! - An address is released only when no guest can read a Secret with the address any more. In addition, the machine of
+//!   the address must be gone, or must have moved to another network. A Secret that no lease names counts as a Secret
+//!   of this machine.
+//! - A VirtualMachine gets the addresses of a KubevirtMachine only if both have the same namespace and name. Labels
+//!   alone are no proof: any user who may create a VirtualMachine can choose its labels. If the KubevirtMachine is in
+//!   another namespace or in another cluster, the VirtualMachine itself holds the addresses.
+//! - A lease of version 0.2.0 may name a KubevirtMachine in another namespace. The address of such a lease belongs to
+//!   the VirtualMachine in the namespace that the lease names, until this VirtualMachine and its guest are gone.
 
 use glowplug::host::Timestamp;
 
@@ -31,7 +33,8 @@ use crate::machines::step::{Once, Step};
 use crate::machines::view::{Response, View};
 use crate::passes::{Ended, Problem};
 
-/// Decides the next request.
+/// Returns the next step of a pass. If nothing else is left to do, the step annotates a waiting machine or publishes
+/// events about doubtful records.
 pub(super) fn decide(view: &View) -> Step {
     match next(view) {
         Step::Wait => view.annotate_waiting().or_else(|| view.report_doubts()).unwrap_or(Step::Wait),
@@ -39,9 +42,11 @@ pub(super) fn decide(view: &View) -> Step {
     }
 }
 
-/// Decides the next request, without the annotation of a waiting machine and the events about records in doubt.
+/// Returns the next step of a pass, but neither the annotation of a waiting machine nor the events about doubtful
+/// records.
 fn next(view: &View) -> Step {
-    // The addresses that a guest uses are recorded before the pass checks whether their holders are gone.
+    // The addresses that a guest uses are recorded first. Then the pass checks whether the holders of addresses are
+    // gone.
     let recorded = view.record_migration().or_else(|| view.adopt_guest());
     if let Some(step) = recorded.or_else(|| view.look_for_the_gone()).or_else(|| view.end_claims()) {
         return step;
@@ -56,12 +61,13 @@ fn next(view: &View) -> Step {
 // === impl View ===
 
 impl View {
-    /// Notes the response to the request of a step. Objects and the registry are read again after the step, so this is
-    /// only what they do not show.
+    /// Stores what the response to a step says. The pass reads the objects and the registry again after each step, so
+    /// only facts that they do not show are stored.
     pub(super) fn note(&mut self, step: Step, response: Response) {
         let once = step.once();
         match (step, response) {
-            // The step is not done: the next decision makes a patch for the version that is stored now.
+            // The API server has not stored the patch, so the step is not done. The next decision makes a patch for the
+            // version that is stored now.
             (_, Response::NotStored) => return,
             (_, Response::Secret(name, secret)) => drop(self.secrets.insert(name, secret)),
             (_, Response::OtherAddresses(addresses)) => self.other_addresses = Some(addresses),
@@ -70,7 +76,7 @@ impl View {
             }
             (_, Response::Granted(allocations)) => self.granted = Some(allocations),
             (_, Response::Refused(problem)) => self.problem = Some(problem),
-            // The machine may claim again.
+            // After the release, the machine can claim addresses again.
             (Step::Release(..), Response::Done) => self.problem = None,
             (Step::Prove(holder), Response::Checked(check)) => drop(self.checked.insert(holder, check)),
             (_, Response::Done | Response::Address(_) | Response::Checked(_)) => {}
@@ -78,9 +84,10 @@ impl View {
         self.done.extend(once);
     }
 
-    /// Returns how a pass without a next step ends. `now` is the time.
+    /// Returns the result of a pass that has no next step. `now` is the current time.
     pub(super) fn ended(&self, now: Timestamp) -> Ended {
-        // capk retries now, and the webhook of another replica may reject the machine again.
+        // This pass has made capk create the VirtualMachine again. The webhook of another replica may reject this
+        // VirtualMachine, so the name needs another pass.
         let is_unsettled = self.has_done(Once::Retry);
         let problem = self.problem.as_ref();
         let is_of_pool = problem.is_some_and(Problem::is_of_pool);

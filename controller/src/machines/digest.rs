@@ -1,16 +1,19 @@
-//! The digest of the network data in the Secret of a machine, so that a leader does not read each Secret when it starts.
+//! The digest of the network data in the Secret of a machine. With this digest, a leader need not read each Secret when
+//! it starts.
 //!
-//! A Secret can only be read by its name: the controller has no right to list Secrets. So the object that holds the addresses has a
-//! digest of what its Secret says. The digest is written together with the annotation of the addresses, after the Secret. When a leader
-//! starts, it lists this object, and compares the digest with that of the Secret that it would write now: of the leases that name
-//! the Secret, of the pools, and of the VirtualMachine.
+//! The controller has no right to list Secrets, so it must read each Secret by its name. To avoid this, the object that
+//! holds the addresses has an annotation with a digest of its Secret. The digest is written after the Secret, together
+//! with the annotation of the addresses. A leader that starts lists this object. From the leases, the pools and the
+//! VirtualMachine, the leader makes the Secret that it would write now, and compares the digest of this Secret with the
+//! annotation.
 //!
-//! Users may write these objects, and may change a Secret. So a digest has one effect only: a pass with nothing to do makes no request.
-//! Before any request, the pass reads the Secret and decides again. So no digest records, releases or allocates an address.
+//! Users can write these objects, and can change a Secret. So a digest has only one effect: a pass with nothing to do
+//! makes no request. Before its first request, a pass reads the Secret and decides again. So no digest records,
+//! releases or allocates an address.
 //!
-//! What the digest does not show is that a Secret was changed or deleted while no leader ran. Each Secret that the start has not read is
-//! read later, a few each second, and whenever an object of its machine changes. The Secret of an instance that has not started yet is
-//! read at once: its pod may wait for the Secret.
+//! A digest does not show that a Secret was changed or deleted while no leader ran. So each Secret that was not read at
+//! the start is read later, a few Secrets each second, and whenever an object of its machine changes. The Secret of an
+//! instance that has not started yet is read at once, because the pod of the instance may wait for the Secret.
 
 use glowplug::formats::have_same_network;
 use ipnetwork::IpNetwork;
@@ -25,8 +28,8 @@ use crate::kinds::virtual_machine::VirtualMachine;
 use crate::machines::view::View;
 
 impl View {
-    /// Lets a pass that has made no request yet work without reading the Secret: the view gets the Secret that the leader would write now,
-    /// if the annotation has the digest of this Secret.
+    /// Lets a pass that has made no request work without reading the Secret. If the annotation has the digest of the
+    /// Secret that the leader would write now, the view gets this Secret.
     pub(super) fn trust_digest(&mut self) {
         if let Some(secret) = self.digested() {
             self.secrets.insert(secret.name().to_owned(), NetworkSecret::Ours(Box::new(secret)));
@@ -34,15 +37,18 @@ impl View {
         }
     }
 
-    /// Removes the Secret that the pass has not read, so that the pass reads the stored one.
+    /// Removes the Secret that the pass has not read, so that the pass reads the stored Secret.
     pub(super) fn distrust_digest(&mut self) {
         self.secrets.clear();
         self.trusts_digest = false;
     }
 
-    /// The value of the annotation with the digest of a Secret. `None`: the Secret is not what the leader would write now, no document can
-    /// be made now, or the guest has earlier network data. So a changed pool causes no write of the annotation while guests still have
-    /// their earlier network data.
+    /// Returns the value of the annotation with the digest of a Secret. `None` in these cases:
+    ///
+    /// - The Secret is not what the leader would write now, or no document can be made now.
+    /// - The Secret is immutable, or is being deleted.
+    /// - The guest has earlier network data. So a changed pool causes no write of the annotation while guests still
+    ///   have their earlier network data.
     pub(super) fn digest_of(&self, vm: &VirtualMachine, secret: &OwnSecret) -> Option<String> {
         let document = self.current_document(vm, secret)?.ok()?;
         let is_current = have_same_network(document.as_bytes(), &secret.document);
@@ -50,7 +56,7 @@ impl View {
         if !is_settled || secret.is_immutable || is_deleted(&secret.metadata) {
             return None;
         }
-        // The leases of an interface have no order.
+        // Addresses and interfaces are sorted, because the leases of an interface have no order.
         let mut interfaces = secret.interfaces.clone();
         interfaces.iter_mut().for_each(|given| given.addresses.sort_unstable_by_key(IpNetwork::ip));
         interfaces.sort_unstable_by_key(|given| given.interface);
@@ -66,8 +72,8 @@ impl View {
         })
     }
 
-    /// The Secret that the leader would write now for the leases, the pools and the VirtualMachine of the machine, if the annotation has
-    /// the digest of this Secret.
+    /// Returns the Secret that the leader would write now for the leases, the pools and the VirtualMachine of the
+    /// machine. `None`: the annotation does not have the digest of this Secret, or the Secret must be read.
     fn digested(&self) -> Option<OwnSecret> {
         let vm = self.vm.as_ref()?;
         let name = vm.secret().filter(|name| is_issued_for(name, &self.key.name))?;

@@ -1,5 +1,5 @@
-//! The network data of a machine: one document of the addresses of all its pools, with their settings, and with the MAC addresses of
-//! the interfaces of its VirtualMachine.
+//! Creates the network data of a machine. One document has the addresses from all pools of the machine, the settings of
+//! these pools, and the MAC addresses of the interfaces of the VirtualMachine.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -17,7 +17,8 @@ use crate::machines::view::View;
 use crate::pools::selection::Selected;
 
 impl View {
-    /// The name of the pool whose settings hold for an allocation: that of its first lease, if this pool serves the interface.
+    /// Returns the name of the pool whose settings apply to an allocation: the pool of the first lease of the
+    /// allocation if this pool serves the interface, otherwise the first selected pool.
     pub(super) fn pool_of_allocation(&self, selected: &Selected, allocation: &Allocation) -> String {
         let is_it = |held: &&Held| {
             held.claimant == allocation.claimant
@@ -76,7 +77,8 @@ impl View {
         let document = if is_no_cloud { document.and_then(|it| it.to_network_config()) } else { document };
         document.map_err(|error| match error {
             ExpandError::Template(_) => format!("template: {error}"),
-            // Also a pool without a template has settings, such as its routes.
+            // Any other error is about the settings of the pools, such as their routes. A pool without a template has
+            // settings, too.
             _ => {
                 let pools: BTreeSet<String> =
                     selected.iter().map(|selected| format!("{:?}", selected.pool.to_string())).collect();
@@ -85,8 +87,9 @@ impl View {
         })
     }
 
-    /// The settings of an allocation: those of its pool. If the pool does not have an address any more, but another pool of the network has
-    /// it, the gateways and routes come from the other pool. `Err`: no pool has an address, so its gateway is not known.
+    /// Returns the settings for an allocation, from `pool`. If `pool` no longer has an address of the allocation, the
+    /// gateways and routes come from another pool of the network that has this address. `Err`: no pool has an address
+    /// of the allocation, so the gateway for this address is not known.
     fn settings(&self, pool: &Pool, network: &str, allocation: &Allocation) -> Result<Settings, String> {
         let home = |address: IpAddr| self.ledger.homes.get(&(network.to_owned(), address));
         pool.settings_for(&allocation.addresses, &home).map_err(|address| {

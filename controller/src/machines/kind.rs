@@ -10,7 +10,7 @@ use crate::kinds::cluster_api::Version;
 use crate::kinds::ipam_claim::ipam_claims;
 use crate::kinds::virtual_machine::{instances, kubevirt_machines, virtual_machines};
 
-/// The kinds that the leader watches.
+/// A kind that the leader watches.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Kind {
     KubevirtMachine,
@@ -56,7 +56,7 @@ impl Kinds {
         Ok(has_machines.then_some(Self { has_kubevirt_machines, claims, has_ipam_claims }))
     }
 
-    /// The kinds that the leader watches.
+    /// Returns the kinds that the leader watches.
     pub(super) fn all(self) -> impl Iterator<Item = Kind> {
         let optional = [
             self.has_kubevirt_machines.then_some(Kind::KubevirtMachine),

@@ -1,11 +1,14 @@
-//! Machines whose guests ran before a pool selected them. Such a machine keeps its own network: it gets no lease, no reference and no
-//! `acpiIndex`. Pure, as [`super::decision`].
+//! Leaves a machine alone if its guest ran before a pool selected the machine. Such a machine keeps its own network: it
+//! gets no lease, no reference and no `acpiIndex`. The decisions are pure, like those of [`super::decision`].
 //!
-//! The leader notes this in an annotation of the VirtualMachine, so that a stop, a start or another leader changes nothing. The
-//! machine is served when its VirtualMachine is created again, because the note names the UID, or after a user has removed
-//! the annotation. The leader remembers this removal until the template refers to a Secret. A leader that starts after the removal adds the
-//! annotation again if the guest still runs. The leader removes the annotation when the records of the machine have become leases, because
-//! its pools offer the recorded addresses now.
+//! The leader writes an annotation to the VirtualMachine, so that the machine is still left alone after a stop, a start
+//! or a change of the leader. The machine is served in these cases:
+//!
+//! - The VirtualMachine is created again: the annotation has the UID of the earlier VirtualMachine.
+//! - A user has removed the annotation. The leader remembers this removal until the template refers to a Secret. A
+//!   leader that starts after the removal adds the annotation again if the guest still runs.
+//! - The records of the machine have become leases, because its pools offer the recorded addresses now. The leader then
+//!   removes the annotation.
 
 use std::collections::BTreeSet;
 
@@ -20,14 +23,14 @@ use crate::machines::step::{Notice, Once, Step};
 use crate::machines::view::View;
 use crate::pools::selection::Selected;
 
-/// What the VirtualMachine and the instance of a machine say about network data, for a pool that selects the machine.
+/// State of the network data of a machine that a pool selects, according to its VirtualMachine and its instance.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Standing {
     /// The template has network data of another author.
     OwnData,
     /// The template refers to network data of the controller.
     HasSecret,
-    /// The guest comes from another cluster, with its addresses.
+    /// The guest migrates from another cluster, and keeps its addresses.
     Migrates,
     /// The leader has noted that the machine is left alone.
     LeftAlone,
@@ -56,7 +59,8 @@ impl Standing {
 // === impl View ===
 
 impl View {
-    /// Decides about a machine without network data of the controller: `None` if it must be served.
+    /// Returns the next step for a machine that is left alone, or for which this is not decided yet. `None`: the
+    /// machine must be served, or has network data.
     pub(super) fn leave_alone(&self, vm: &VirtualMachine, selected: &[Selected]) -> Option<Step> {
         let standing = Standing::of(vm, self.instance.as_ref());
         match standing {
@@ -75,11 +79,11 @@ impl View {
         if !self.ledger.held.is_empty() || self.memory.is_freed {
             return None;
         }
-        // The API server has dropped the annotation.
+        // This pass has added the annotation already, and the API server has dropped it.
         if self.has_done(Once::LeaveAlone) {
             return Some(self.hold_back(Step::Wait));
         }
-        // The watch may not have reported the start of the guest yet.
+        // The watch can report the start of the guest late, so the pass reads the instance first.
         if !self.has_done(Once::ReadInstance) {
             return Some(Step::ReadInstance);
         }
@@ -98,8 +102,9 @@ impl View {
         })
     }
 
-    /// Whether a machine holds an address of each family on each interface that pools select: its records became leases, because the pools
-    /// offer the addresses now. Such a machine is served as if its pools had offered these addresses from the beginning.
+    /// Whether a machine holds an address of each family on each interface that pools select. Then its records have
+    /// become leases, because the pools offer the recorded addresses now. Such a machine is served as if its pools had
+    /// offered these addresses from the beginning.
     fn holds_an_address_of_each(&self, vm: &VirtualMachine, selected: &[Selected]) -> bool {
         let uids = [uid(&vm.metadata), self.machine.as_ref().map_or("", |machine| uid(&machine.metadata))];
         let own = || self.ledger.held.iter().filter(|held| uids.contains(&held.claimant.machine.uid.as_str()));
@@ -116,7 +121,7 @@ impl View {
         selected.iter().all(is_held)
     }
 
-    /// The pools that select the machine and leave it alone.
+    /// Returns the names of the pools that select the machine, if the machine is left alone.
     pub(super) fn pools_that_leave_alone(&self) -> BTreeSet<String> {
         let is_left_alone = self.vm.as_ref().is_some_and(|vm| vm.is_left_alone() && vm.secret().is_none());
         let selected = self.selected.iter().flatten().filter(|_| is_left_alone);

@@ -22,7 +22,7 @@ use crate::passes::{Ended, Error, LONGEST_PASS, Until};
 use crate::pools::machine_states::State;
 use crate::pools::selection::{Selected, Selection};
 
-/// Whether the pools that served an interface still serve it. Another overflow may have come.
+/// Whether the pools that served an interface still serve it. A further overflow pool makes no difference.
 fn is_served_as(before: &Selected, now: &Selected) -> bool {
     let of = |it: &Selected| (it.network.clone(), it.interface, it.attachment.clone());
     of(before) == of(now) && before.pools().all(|pool| now.pools().any(|it| it == pool))
@@ -33,13 +33,14 @@ fn is_served_as(before: &Selected, now: &Selected) -> bool {
 impl Work<'_> {
     /// Runs a pass for the machine of a name.
     pub(super) async fn run(&self, key: Key, until: Until) -> Result<Ended, Error> {
-        // The holder of an unreadable lease has no namespace. It keeps its address until a person corrects the lease.
+        // Only the holder of an unreadable lease has no namespace. This holder keeps its address until a person
+        // corrects the lease.
         if key.namespace.is_empty() {
             return Ok(Ended::Well);
         }
         let mut view = self.look(&key).await?;
         let ended = self.take_steps(&mut view, until).await;
-        // Also after a failed pass: the status of a pool counts the machine by what is known now.
+        // The status of the pools counts the machine by its current state, even after a failed pass.
         self.note_lacking(&mut view);
         self.machines.states.note_refused(&key, view.refused());
         ended
@@ -55,8 +56,8 @@ impl Work<'_> {
         // One more step for the proof of each holder.
         for _ in 0..LONGEST_PASS + view.ledger.known.len() {
             if self.index().selected(&key) != view.selected {
-                // A request of this pass found another version of the VirtualMachine. The watch causes no further pass for a
-                // version that is known.
+                // A request of this pass found another version of the VirtualMachine, so the pass begins again. The
+                // watch causes no further pass for a version that is known already.
                 *view = self.look(&key).await?;
             }
             self.note_lacking(view);
@@ -83,7 +84,7 @@ impl Work<'_> {
             view.note(step, response);
             let records = std::mem::take(&mut view.records);
             self.look_again(view);
-            // A record that has come meanwhile counts before an annotation is written again.
+            // A record that was written meanwhile must count before an annotation is written again.
             if changes_registry || records != view.records {
                 self.read_registry(view).await?;
             }
@@ -91,8 +92,8 @@ impl Work<'_> {
         Err(Error::Endless)
     }
 
-    /// Whether the webhooks already use other pools for the VirtualMachine than this pass. The index gets these pools after the registry,
-    /// and after the records of new addresses are adopted.
+    /// Whether the webhooks already use other pools for the VirtualMachine than this pass. The index gets changed pools
+    /// later than the webhooks: after the registry has the pools, and after the records of new addresses are adopted.
     fn is_behind(&self, view: &View) -> bool {
         let (Some(seen), Some(vm)) = (self.machines.pools.current(), &view.vm) else { return false };
         match (seen.of(vm), &view.selected) {
@@ -104,9 +105,9 @@ impl Work<'_> {
         }
     }
 
-    /// Notes for the status of the pools whether the addresses of a migrated guest are not held, the guest runs with earlier network data,
-    /// or the machine is left alone. After the guest has read its current network data, the event about earlier network data is forgotten,
-    /// so that it can be published again.
+    /// Notes the state of the machine for the status of its pools: the addresses of a migrated guest are not held, the
+    /// guest runs with earlier network data, or the machine is left alone. If the guest has read its current network
+    /// data, the event about earlier network data is forgotten, so that it can be published again later.
     fn note_state(&self, view: &View) {
         let outdated = view.outdated_pools();
         if outdated.is_empty() && view.memory.notice.as_ref().is_some_and(|notice| notice.reason == OUTDATED) {
@@ -126,7 +127,8 @@ impl Work<'_> {
         view.new_name = new_name(&key.name).map_err(|problem| Error::NotReady(problem.to_owned()))?;
         {
             let index = self.index();
-            // The pools and their settings belong together. A pass begins again when other pools serve the machine.
+            // The pools and their settings are read together, so that they fit each other. A pass begins again when
+            // other pools serve the machine.
             view.selected = index.selected(key);
             view.pools = settings(index.selection(), &view.selected);
             let selected = view.selected.as_deref().unwrap_or_default();
@@ -138,7 +140,7 @@ impl Work<'_> {
         Ok(view)
     }
 
-    /// Updates the view with the objects that watches and responses have reported since.
+    /// Updates the view with the objects that watches and responses have reported since the last update.
     fn look_again(&self, view: &mut View) {
         let index = self.index();
         let key = &view.key;
@@ -148,7 +150,8 @@ impl Work<'_> {
         view.is_repeat_due = view.memory.is_repeat_due(Instant::now());
         (view.records, view.doubts) = index.records_of(key);
         view.sources.claims = index.claims_of(key);
-        // A user who may create claims can name any machine. Without a VirtualMachine and an instance, a pass can only end such a claim.
+        // A user who may create claims can name any machine in a claim, so claims of other machines are left out. If
+        // neither a VirtualMachine nor an instance exists, all claims count, because a pass can then only end claims.
         let has_guest = view.vm.is_some() || view.instance.is_some();
         view.sources.claims.retain(|claim| !has_guest || index.is_machine_of(&claim.claimant.machine, key));
         let attachments = view.vm.iter().flat_map(|vm| &vm.networks);
@@ -162,9 +165,10 @@ impl Work<'_> {
         view.machine = index.machine(key).cloned();
     }
 
-    /// Notes the pools because of which the webhook would reject the VirtualMachine of a KubevirtMachine, which it has rejected before.
+    /// Notes the pools without a free address because of which the webhook would reject the VirtualMachine again.
     fn note_lacking(&self, view: &mut View) {
-        // The webhooks decide whether capk can create the VirtualMachine. The pools of the index can be older than those of the webhooks.
+        // The webhooks decide whether capk can create the VirtualMachine, so their pools count. The pools of the index
+        // can be older.
         let seen = self.machines.pools.current();
         let seen = seen.unwrap_or_else(|| Arc::clone(self.index().selection()));
         view.lacking = view.lacking_in(&seen);

@@ -1,5 +1,5 @@
-//! Proves that a machine is gone: reads all objects that may use its addresses with consistent reads, and concludes
-//! whether one of them still may.
+//! Checks whether a machine is gone: consistent reads return all objects that may use the addresses of the machine, and
+//! the machine is gone if no object can use them any more.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -18,15 +18,15 @@ use crate::machines::view::{Check, Response, View};
 use crate::machines::work::{Work, reference};
 use crate::passes::Error;
 
-/// All objects that may use an address of a holder, from consistent reads in the order of the members.
+/// All objects that may use an address of a holder. Consistent reads return them in the order of the members below.
 #[derive(Clone, Debug)]
 pub(super) struct Proof {
     pub(super) holder: Machine,
-    /// Addresses that the holder holds or has a record of.
+    /// Addresses that the holder holds, and addresses that are recorded for the holder without a lease.
     pub(super) addresses: BTreeSet<IpAddr>,
-    /// Secrets from which guests of the holder may read its addresses. Empty: not known.
+    /// Secrets from which guests of the holder may read its addresses. Empty: the Secrets are not known.
     pub(super) secrets: BTreeSet<String>,
-    /// Secrets of other holders of the same name.
+    /// Secrets in the leases of other holders with the same name.
     pub(super) of_others: BTreeSet<String>,
     /// Whether the holder is a KubevirtMachine in another namespace than its VirtualMachine.
     pub(super) is_earlier: bool,
@@ -40,7 +40,7 @@ pub(super) struct Proof {
 
 impl Work<'_> {
     /// Reads every object that may use an address of a holder, and releases the addresses if no such object exists. All
-    /// these objects have the name of the VirtualMachine.
+    /// these objects have the name of the VirtualMachine of the holder.
     pub(super) async fn prove(&self, view: &View, holder: Machine) -> Result<Response, Error> {
         let key = &view.key;
         let of = holder.clone();
@@ -57,8 +57,8 @@ impl Work<'_> {
         let instance = self.read(Kind::Instance, key).await?;
         let of_others = view.ledger.held.iter().filter(|held| held.claimant.machine != holder);
         let mut proof = {
-            // The index ignores a response if a watch has reported the end of an earlier object of this name meanwhile. Then the response
-            // itself counts.
+            // If a watch has meanwhile reported the deletion of an earlier object of this name, the index ignores the
+            // response. In this case, the object in the response is used.
             let index = self.index();
             let machine = machine.map(KubevirtMachine::read).filter(|machine| !machine.has_vm_elsewhere);
             Proof {
@@ -74,17 +74,19 @@ impl Work<'_> {
         };
         let (check, uid) = (proof.check(), &holder.uid);
         tracing::debug!(machine = %key, uid, ?check, "read the objects of a machine that may be gone");
-        // A user who may create claims can name any machine. The proof is valid only for a machine of this name, and only if no lease says
-        // that its VirtualMachine is in another namespace.
+        // A user who may create claims can name any machine in a claim. So the proof is valid only for a machine of
+        // this name, and only if no lease says that the VirtualMachine of the machine is in another namespace.
         let is_of_name = Key::of_machine(&holder) == *key || proof.is_earlier;
         if check == Check::Kept || !is_of_name || held.iter().any(|held| Key::of_vm(&held.claimant.machine) != *key) {
             return Ok(Response::Checked(check));
         }
-        // The owner of a Secret is the VirtualMachine, unless the VirtualMachine was deleted without its instance.
+        // Kubernetes deletes the Secrets together with the VirtualMachine, which owns them. If the VirtualMachine was
+        // deleted without its instance, the Secrets still exist.
         for secret in &proof.secrets {
             self.delete_secret(view, &holder, secret).await?;
         }
-        // An instance may have begun to read a Secret after the first reads. Now no instance can begin any more.
+        // An instance may have begun to read a Secret after the first reads. The Secrets are deleted now, so no further
+        // instance can begin.
         if !proof.secrets.is_empty() {
             let instance = self.read(Kind::Instance, key).await?;
             proof.instance = self.index().instance(key).cloned().or_else(|| instance.map(Instance::read));
@@ -93,7 +95,7 @@ impl Work<'_> {
             }
         }
         let released = self.machines.registry.release(holder.clone()).await?;
-        // The API server may have refused the release.
+        // The API server may have refused to release some of the addresses.
         let is_released = |held: &&Held| released.iter().any(|address| address.ip() == held.address);
         if let Some(notice) = Notice::of_release(held.iter().filter(is_released)) {
             tracing::info!(machine = %key, uid, reason = notice.reason, "{}", notice.note);
@@ -107,7 +109,7 @@ impl Work<'_> {
 // === impl Proof ===
 
 impl Proof {
-    /// Concludes whether the holder is gone.
+    /// Returns whether the holder is gone, according to the objects.
     pub(super) fn check(&self) -> Check {
         let is = |metadata: &ObjectMeta| {
             Key::of(metadata) == Key::of_machine(&self.holder) && uid(metadata) == self.holder.uid
@@ -126,21 +128,21 @@ impl Proof {
         let reports = instance.guest.reports(&self.addresses);
         let runs = match &instance.secret {
             Some(secret) => self.may_read(secret),
-            // The guest may have an address from an earlier start.
+            // The guest may still use an address that it got at an earlier start.
             None => !self.is_of_successor(instance),
         };
         reports || runs
     }
 
-    /// Whether the guest that refers to a Secret may use an address of the holder. A lease may lack the names of Secrets: version 0.2.0
-    /// does not keep them.
+    /// Whether a guest with a reference to this Secret may use an address of the holder. A Secret that no lease names
+    /// counts as one of the holder, because version 0.2.0 does not keep the names of Secrets in leases.
     fn may_read(&self, secret: &str) -> bool {
         let is_of_successor = self.successor().is_some_and(|vm| vm.secret() == Some(secret));
         self.secrets.contains(secret) || (!self.of_others.contains(secret) && !is_of_successor)
     }
 
-    /// Whether a later VirtualMachine than that of the holder has created the instance. In KubeVirt, a VirtualMachine also takes
-    /// over an older instance without an owner.
+    /// Whether a VirtualMachine that is later than the holder's has created the instance. The owner alone is no proof:
+    /// in KubeVirt, a VirtualMachine also takes over an older instance without an owner.
     fn is_of_successor(&self, instance: &Instance) -> bool {
         self.successor().is_some_and(|vm| {
             let is_younger = is_younger(&instance.metadata, &vm.metadata);
@@ -159,7 +161,7 @@ impl Proof {
     }
 }
 
-/// Whether an object was created after another one, or in the same second.
+/// Whether `object` was created after `other`, or in the same second.
 fn is_younger(object: &ObjectMeta, other: &ObjectMeta) -> bool {
     created(object).zip(created(other)).is_some_and(|(object, other)| object >= other)
 }

@@ -1,4 +1,4 @@
-//! What the registry knows about the machines of one name.
+//! Reads what the registry knows about the machines of one name.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -14,15 +14,16 @@ use crate::cluster::key::Key;
 use crate::cluster::request::list;
 use crate::machines::step::Notice;
 
-/// State of the machines of a name in the registry.
+/// State of all machines of one name in the registry.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Recorded {
     /// The pools that serve the machine, by name.
     pub(super) pools: BTreeMap<String, Pool>,
     /// Addresses that machines of this name hold, oldest lease first.
     pub(super) held: Vec<Held>,
-    /// For an address of `held`, by network and address: the only pool that has it, serves the machine and allocates addresses. Absent if
-    /// there is no such pool, or if the pool of the lease has the address and is the only pool with leases of the interface.
+    /// For some addresses of `held`, by network and address: the pool of the address now. An entry exists only if the
+    /// pool of the lease no longer has the address, or if the leases of the interface are from several pools. The pool
+    /// is the only one that has the address, serves the machine and allocates addresses.
     pub(super) homes: BTreeMap<(String, IpAddr), Pool>,
     /// Machines of this name that hold an address or have a record without a lease.
     pub(super) known: BTreeSet<Machine>,
@@ -33,10 +34,11 @@ pub(super) struct Recorded {
     pub(super) earlier: BTreeSet<Machine>,
     /// KubevirtMachines of this name that hold an address for a VirtualMachine in another namespace.
     pub(super) elsewhere: BTreeSet<Machine>,
-    /// Addresses that no pool offers, or no longer offers, and that are reserved for machines of this name, by network.
+    /// Addresses that are reserved for machines of this name and that no pool offers. Each address comes with its
+    /// network.
     pub(super) excluded: BTreeMap<Machine, BTreeSet<(String, IpAddr)>>,
-    /// Addresses that objects of the machine record, and that the machine neither holds nor has a reservation of: the record came
-    /// after the address was open.
+    /// Addresses that objects of the machine record, and of which the machine has neither a lease nor a reservation,
+    /// because the record came after the address was open.
     pub(super) late: Vec<Reservation>,
     /// Addresses that are reserved for machines of this name, and that no object of the machine records any more.
     pub(super) unrecorded: BTreeMap<Machine, BTreeSet<(String, IpAddr)>>,
@@ -54,14 +56,14 @@ pub(super) struct Held {
     pub(super) pool: String,
     /// Prefix length of the address.
     pub(super) prefix: u8,
-    /// Secrets from which guests may read the address. Empty: not known.
+    /// Secrets from which guests may read the address. Empty: the Secrets are not known.
     pub(super) secrets: BTreeSet<String>,
     /// Whether the guest migrated to another cluster with the address.
     pub(super) has_left: bool,
 }
 
-/// Returns the free addresses of the records of an earlier machine. `Err`: an address of a record is closed, so other machines may have
-/// records of it that are not adopted yet.
+/// Returns the records of an earlier machine, reduced to their free addresses. `Err`: an address of a record is closed,
+/// so other machines may have records of this address that are not adopted yet.
 pub(super) fn free_of(allocator: &Allocator, mut records: Vec<Record>) -> Result<Vec<Record>, ClaimError> {
     for Record { claimant, node_pool, network, addresses, kind, .. } in &mut records {
         let network = network.as_deref().unwrap_or_default();
@@ -77,11 +79,11 @@ pub(super) fn free_of(allocator: &Allocator, mut records: Vec<Record>) -> Result
 // === impl Recorded ===
 
 impl Recorded {
-    /// Reads the state of the machines of a VirtualMachine, and of its pools.
+    /// Reads the state of the machines of one VirtualMachine, and the state of its pools.
     ///
-    /// `earlier` has the KubevirtMachines of other namespaces that may hold an address for the VirtualMachine. `doubted` are the
-    /// addresses of records that cannot be read or contradict another record. `may_be_copies`: whether the records may be those of
-    /// another machine, see `View::may_have_copies`.
+    /// - `earlier`: KubevirtMachines of other namespaces that may hold an address for the VirtualMachine
+    /// - `doubted`: addresses of records that cannot be read or contradict another record
+    /// - `may_be_copies`: whether the records may come from another machine, see `View::may_have_copies`
     pub(super) fn read(
         allocator: &Allocator,
         (key, earlier): (&Key, &BTreeSet<Machine>),
@@ -102,7 +104,7 @@ impl Recorded {
                 continue;
             }
             let before = since.len();
-            // Leases from pools of other namespaces belong to another controller.
+            // If the controller has a scope, leases from pools of other namespaces belong to another controller.
             let is_ours = |pool: &str| scope.is_empty() || pool.split_once('/').is_some_and(|(name, _)| name == scope);
             let (ours, others): (Vec<_>, Vec<_>) =
                 allocator.leases_of(machine).partition(|(_, _, lease)| is_ours(&lease.pool));
@@ -121,7 +123,8 @@ impl Recorded {
         for Held { network, address, pool, claimant, .. } in &recorded.held {
             let is_other =
                 |other: &Held| (&other.claimant, &other.network) == (claimant, network) && other.pool != *pool;
-            // The document of an interface has the settings of one pool.
+            // The document of an interface has the settings of one pool. If the leases of the interface are from
+            // several pools, the pass needs the current pool of each address.
             let is_split = recorded.held.iter().any(is_other);
             if is_split || allocator.pool(pool).is_none_or(|pool| !pool.contains(*address)) {
                 let home = allocator.home(network, *address, &claimant.machine);
@@ -149,18 +152,20 @@ impl Recorded {
                 recorded.unrecorded.insert(machine.clone(), unrecorded);
             }
         }
-        // While the addresses of a growth are closed, their records may not be adopted yet. So no record counts as late.
+        // While the addresses of a growth are closed, their records are possibly not adopted yet. So no record counts
+        // as late.
         let records = if allocator.growth() == growth { records } else { &[] };
         recorded.late = records.iter().flat_map(|record| recorded.late(allocator, record, may_be_copies)).collect();
         recorded
     }
 
-    /// The addresses that no pool offers and that stay with their machines, by network.
+    /// Returns all addresses of [`Recorded::excluded`], each with its network.
     pub(super) fn excluded(&self) -> impl Iterator<Item = &(String, IpAddr)> {
         self.excluded.values().flatten()
     }
 
-    /// Returns the addresses of a record that may be in use, and that machines of this name neither hold nor have a reservation of.
+    /// Returns reservations for the addresses of a record that may be in use. An address that machines of this name
+    /// hold or have reserved is left out.
     fn late(&self, allocator: &Allocator, record: &Record, may_be_copy: bool) -> Vec<Reservation> {
         let Record { claimant, network, attachments, source, .. } = record;
         let networks: BTreeSet<&String> = match network {
@@ -180,10 +185,10 @@ impl Recorded {
         for network in networks.iter().filter(has_pool) {
             for address in record.addresses.iter().map(IpNetwork::ip) {
                 let is_held = self.held.iter().any(|held| held.network == **network && held.address == address);
-                // A copy of a machine has the records of its source, until the controller removes them.
+                // A copied machine has the records of the original machine until the controller removes them.
                 let is_copied = may_be_copy && self.held.is_empty() && allocator.holder(network, address).is_some();
-                // The table of `may_record` has no source for late records, which become no lease. A late record counts like one that
-                // cannot be read: the machine may have the address.
+                // A late record never becomes a lease, and `may_record` has no source for it. It counts like a record
+                // that cannot be read: the address is reserved, because the machine may use it.
                 let kind = Source::Unreadable;
                 let counts = !matches!(allocator.may_record(kind, claimant, network, address), Verdict::Ignore(_));
                 if !is_held && !is_copied && counts && !noted.contains(&(network.as_str(), address)) {
@@ -221,7 +226,8 @@ impl Held {
 // === impl Notice ===
 
 impl Notice {
-    /// The event about the addresses of a guest that migrated to another cluster, and that are held for it. `None`: no such address.
+    /// Creates the event about the addresses that stay held for a guest after its migration to another cluster. `None`:
+    /// there are no such addresses.
     pub(super) fn of_held(addresses: &BTreeSet<IpAddr>) -> Option<Self> {
         let note = format!(
             "The guest migrated to another cluster with {}: no machine gets these addresses until 30 days after the deletion of the \
@@ -231,8 +237,8 @@ impl Notice {
         (!addresses.is_empty()).then_some(Self { is_warning: false, reason: "IPAddressHeld", note })
     }
 
-    /// The event about the addresses of such a guest that are not held, because its namespace already keeps too many addresses for such
-    /// guests. `None`: no such address.
+    /// Creates the event about the addresses that are not held for a guest after its migration to another cluster,
+    /// because its namespace already keeps too many addresses for such guests. `None`: there are no such addresses.
     pub(super) fn of_not_held(addresses: &BTreeSet<IpAddr>) -> Option<Self> {
         let note = format!(
             "The guest migrated to another cluster with {}, and its namespace has a quarter of the pool for such guests already: after \
@@ -242,7 +248,7 @@ impl Notice {
         (!addresses.is_empty()).then_some(Self { is_warning: true, reason: "IPAddressNotHeld", note })
     }
 
-    /// The event about the addresses that a holder has released. `None`: the holder had no address.
+    /// Creates the event about the addresses that a holder has released. `None`: the holder has released no address.
     pub(super) fn of_release<'h>(held: impl IntoIterator<Item = &'h Held>) -> Option<Self> {
         let mut interfaces: BTreeMap<InterfaceName, Vec<IpAddr>> = BTreeMap::new();
         for Held { claimant, address, .. } in held {
@@ -254,7 +260,8 @@ impl Notice {
     }
 }
 
-/// What an event says about addresses that are not reserved for the machine of their records. `None`: no such addresses.
+/// Returns the part of an event's note that names recorded addresses which are not reserved, because the records of the
+/// namespace already use its share of the pool. `None`: all recorded addresses are reserved.
 pub(super) fn unreserved(beyond: &[Mismatch]) -> Option<String> {
     let addresses: BTreeSet<IpAddr> = beyond.iter().map(|mismatch| mismatch.address).collect();
     let why = Ignored::Share;

@@ -50,7 +50,7 @@ impl Work<'_> {
             Step::ReadOtherSecret(name) => {
                 let secret = match is_object_name(&name) {
                     true => ask(self.secrets(key).get_opt(&name)).await?.map(secret_in).transpose()?,
-                    // No such Secret can exist, and the name must not become a part of a path.
+                    // A Secret with an invalid name cannot exist, and an invalid name must not become a part of a path.
                     false => None,
                 };
                 return Ok(Response::OtherAddresses(addresses_of(secret)));
@@ -99,7 +99,8 @@ impl Work<'_> {
                 let (claim, kind) = (Key { namespace: key.namespace.clone(), name }, self.claims()?);
                 let answer = answered(self.api(kind, &claim).patch(&claim.name, &merge, &Patch::Merge(patch))).await;
                 match stored(answer)? {
-                    // The API server deletes the object with its last finalizer, and responds with its last version.
+                    // When the last finalizer is removed, the API server deletes the object and responds with its last
+                    // version.
                     Some(object) if object.metadata.finalizers.iter().flatten().next().is_some() => {
                         self.take(kind, &claim, Some(object)).await?;
                     }
@@ -290,8 +291,8 @@ impl Work<'_> {
         if secret == NetworkSecret::Absent { Err(Error::Behind) } else { Ok(Response::Secret(name, secret)) }
     }
 
-    /// Reports that the API server refuses to read or write the Secret of a machine: a quota, a policy or the rights of the controller do
-    /// not allow this. The pass fails, and is tried again.
+    /// Reports that the API server refuses to read or write the Secret of a machine, because of a quota, a policy or a
+    /// missing right of the controller. The pass fails and is repeated.
     fn report_denied(&self, view: &View, secret: &str, error: &request::Error) {
         let Some(Refusal::ForGood(status)) = error.refusal() else { return };
         let note =
@@ -303,7 +304,7 @@ impl Work<'_> {
         }
     }
 
-    /// Writes another document into the Secret of a machine. Its addresses stay.
+    /// Writes another document into the Secret of a machine. The addresses in the Secret stay the same.
     async fn update_secret(&self, view: &View, own: OwnSecret, document: &str) -> Result<Response, Error> {
         let (key, name) = (&view.key, own.name().to_owned());
         let vm = view.vm.as_ref().ok_or(Error::Behind)?;
@@ -338,7 +339,8 @@ impl Work<'_> {
                 if self.index().is_machine_of(&known.claimant.machine, &view.key) {
                     return Ok(Response::Done);
                 }
-                // An earlier version created this claim for a machine of another namespace, or another author did.
+                // An earlier version of the controller, or another author, created this claim for a machine of another
+                // namespace.
                 let machine = known.claimant.machine;
                 format!("IPAddressClaim {key} is of another machine ({machine}), expected none of this name: delete it")
             }
@@ -355,7 +357,7 @@ impl Work<'_> {
         Ok(Response::Address(Box::new(address.map(provider_address))))
     }
 
-    /// Lets the registry adopt the addresses that a Secret gives.
+    /// Makes the registry adopt the addresses in a Secret.
     async fn adopt(&self, records: Vec<Record>, secret: String) -> Result<Response, Error> {
         for record in &records {
             for address in &record.addresses {
@@ -366,19 +368,21 @@ impl Work<'_> {
             }
         }
         let adoption = self.machines.registry.adopt(records.clone()).await?;
-        // A lease without names counts as one whose Secrets are not known, so a crash before this write does no harm.
+        // A crash before this write does no harm: a lease without names of Secrets counts as a lease whose Secrets are
+        // not known.
         let machines: BTreeSet<&Machine> = records.iter().map(|record| &record.claimant.machine).collect();
         for machine in machines {
             self.machines.registry.add_secret(machine.clone(), secret.clone()).await?;
         }
-        // If nothing is adopted, a notice reports why. Each pass tries again, so a line here would be repeated.
+        // If nothing is adopted, a notice reports the reason. Each pass tries the adoption again, so a log line would
+        // be repeated.
         if adoption.adopted > 0 {
             self.log_adoption(&records, &adoption);
         }
         Ok(Problem::of_adoption(&adoption).map_or(Response::Done, Response::Refused))
     }
 
-    /// Lets the registry adopt those addresses of an earlier machine that are free.
+    /// Makes the registry adopt the free addresses of an earlier machine.
     async fn restore(&self, records: Vec<Record>) -> Result<Response, Error> {
         let records = match self.machines.registry.read(move |allocator| free_of(allocator, records)).await? {
             Ok(records) => records,
@@ -414,7 +418,7 @@ impl Work<'_> {
         }
     }
 
-    /// Publishes and logs that a machine has its addresses, and records how long the machine waited.
+    /// Publishes and logs that a machine has its addresses, and records in a metric how long the machine waited.
     fn note_secret(&self, view: &View, own: &OwnSecret) {
         let interfaces = own.interfaces.iter().map(|given| {
             let addresses: Vec<String> = given.addresses.iter().map(ToString::to_string).collect();
@@ -422,8 +426,8 @@ impl Work<'_> {
         });
         let interfaces: Vec<String> = interfaces.collect();
         let note = format!("Allocated {}", interfaces.join(", "));
-        // The label has this value if the VirtualMachine got its reference at its creation. A machine with a later reference has not waited
-        // since its creation.
+        // The label has this value if the VirtualMachine got its reference when it was created. A machine that got its
+        // reference later has not waited since its creation.
         let is_new = |vm: &&VirtualMachine| vm.mark.label.as_deref() == Some(ISSUED);
         let created = view.vm.as_ref().filter(is_new).and_then(|vm| kubevirt_machine::created(&vm.metadata));
         let waited = created.map(|created| {
@@ -445,7 +449,8 @@ impl Work<'_> {
     }
 }
 
-/// Returns the object that a JSON patch stored. `None`: the API server has another version of the object, or no object.
+/// Returns the object that a JSON patch stored. `None`: the API server has another version of the object, or the object
+/// does not exist.
 fn patched(answer: Result<Object, request::Error>) -> Result<Option<Object>, request::Error> {
     match answer {
         // The patch tests the version of the object; the API server responds with 422 when this test fails.

@@ -1,7 +1,8 @@
-//! Restored VirtualMachines: the Secret that the manifest of a VirtualMachine named is a record of an earlier VirtualMachine of its
-//! name. Pure, as [`super::decision`].
+//! Gives a restored VirtualMachine the addresses of the earlier VirtualMachine with the same name. The manifest of a
+//! restored VirtualMachine names the Secret of the earlier VirtualMachine, and this Secret records the addresses. The
+//! decisions are pure, like those of [`super::decision`].
 //!
-//! The webhook gives each new VirtualMachine a Secret of a new name, and notes the earlier name in an annotation. The
+//! The webhook gives each new VirtualMachine a Secret with a new name, and notes the earlier name in an annotation. The
 //! VirtualMachine gets the earlier addresses if they are free and the earlier machine is gone.
 
 use glowplug::host::allocator::ClaimError;
@@ -19,8 +20,8 @@ use crate::passes::Problem;
 use crate::pools::selection::Selected;
 
 impl View {
-    /// Returns the next step with which a machine that holds nothing gets the addresses of an earlier machine of its name. `None`:
-    /// no record of an earlier machine is left.
+    /// Returns the next step with which a machine without an address gets the addresses of an earlier machine of the
+    /// same name. `None`: no record of an earlier machine is left, or the machine gets other addresses.
     pub(super) fn restore(&self, vm: &VirtualMachine, selected: &[Selected], claimed: &Claimed) -> Option<Step> {
         // The earlier addresses are still closed. A later pass finds them open.
         if self.has_done(Once::Restore) && matches!(self.problem, Some(Problem::Refused(ClaimError::Closed(_)))) {
@@ -32,7 +33,8 @@ impl View {
             return None;
         }
         let own = |name: &&str| is_issued_for(name, &self.key.name) || *name == name_of_0_2_0(&self.key.name);
-        // A VirtualMachine that came past the webhook still refers to the Secret of the earlier one.
+        // A VirtualMachine that was created without the webhook still refers to the Secret of the earlier
+        // VirtualMachine.
         let is_earlier = |name: &&str| match self.secrets.get(*name) {
             Some(NetworkSecret::Ours(own)) => own.vm != uid(&vm.metadata),
             _ => vm.secret() != Some(*name),
@@ -52,7 +54,7 @@ impl View {
         None
     }
 
-    /// As [`View::restore`], for a machine whose template must get another reference.
+    /// Does the same as [`View::restore`] for a machine whose template must get another reference.
     pub(super) fn restore_first(&self, vm: &VirtualMachine) -> Option<Step> {
         let selected = self.selected.as_ref().ok()?;
         match self.claimant(vm) {
@@ -61,14 +63,16 @@ impl View {
         }
     }
 
-    /// Whether neither the holder of a Secret exists, nor a guest that reads the Secret.
+    /// Whether the holder of a Secret and the guest that reads the Secret are gone. The machine `claimed` counts as
+    /// gone.
     fn is_of_the_gone(&self, own: &OwnSecret, claimed: &Claimed) -> bool {
         let is_there = own.machine != claimed.machine && self.ledger.known.contains(&own.machine);
         let is_read = self.instance.as_ref().is_some_and(|it| it.secret.as_deref() == Some(own.name()));
         !is_there && !is_read
     }
 
-    /// Returns the addresses of a Secret that the pools of the machine may give it, as its own records.
+    /// Returns the addresses of a Secret as records of the machine `claimed`. Addresses that the pools of this machine
+    /// cannot give are left out.
     fn records_of(&self, own: &OwnSecret, selected: &[Selected], claimed: &Claimed) -> Vec<Record> {
         let records = own.interfaces.iter().filter_map(|given| {
             let is_it = |it: &&Selected| it.interface == given.interface && it.network == given.network;

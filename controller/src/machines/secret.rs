@@ -1,4 +1,4 @@
-//! The requests about the Secrets of machines.
+//! Reads, writes and deletes the Secrets of machines.
 
 use glowplug::host::claim::Machine;
 use k8s_openapi::api::core::v1::Secret;
@@ -14,14 +14,14 @@ use crate::machines::work::Work;
 // === impl Work ===
 
 impl Work<'_> {
-    /// Reads a Secret.
+    /// Reads a Secret in the namespace of `vm`.
     pub(super) async fn secret(&self, vm: &Key, name: &str) -> Result<NetworkSecret, Error> {
         let secret = ask(self.secrets(vm).get_opt(name)).await?.map(secret_in).transpose()?;
         Ok(NetworkSecret::read(secret))
     }
 
-    /// Creates a Secret, or replaces it if the API server still has the version in `secret`. Returns the stored Secret. `None`:
-    /// the API server has another version, or its namespace is gone.
+    /// Creates a Secret, or replaces it if the API server still has the version in `secret`. Returns the stored Secret.
+    /// `None`: the API server has another version of the Secret, or the namespace is gone.
     pub(super) async fn store_secret(&self, vm: &Key, secret: &Secret) -> Result<Option<Secret>, Error> {
         let object: Object =
             serde_json::to_value(secret).and_then(serde_json::from_value).map_err(Error::Unreadable)?;
@@ -34,7 +34,8 @@ impl Work<'_> {
         stored(answer)?.map(secret_in).transpose()
     }
 
-    /// Deletes a Secret that this program has written for a holder. A Secret of another author or of another holder stays.
+    /// Deletes a Secret that this program has written for a holder. A Secret of another author or of another holder is
+    /// not deleted.
     pub(super) async fn delete_secret(&self, view: &View, holder: &Machine, secret: &str) -> Result<(), Error> {
         let vm = &view.key;
         let own = match view.check(self.secret(vm, secret).await?) {
@@ -50,7 +51,7 @@ impl Work<'_> {
     }
 }
 
-/// Reads a Secret.
+/// Converts an object into a Secret.
 pub(super) fn secret_in(object: Object) -> Result<Secret, Error> {
     serde_json::to_value(object).and_then(serde_json::from_value).map_err(Error::Unreadable)
 }

@@ -1,4 +1,5 @@
-//! Decides how a machine gets its network data: a reference, addresses, then the Secret. Pure, as [`super::decision`].
+//! Decides how a machine gets its network data: a reference, addresses, then the Secret. The decisions are pure, like
+//! those of [`super::decision`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -34,8 +35,11 @@ use crate::pools::selection::Selected;
 const RETRY_ANNOTATION: &str = "ipam.glowplug.dev/retry";
 
 impl View {
-    /// Returns a check of a holder of this name that may be gone: no known object has its UID or, if it is a KubevirtMachine of another
-    /// namespace, no VirtualMachine of this name is known. `None`: all such holders are checked.
+    /// Returns the check of a holder of this name that may be gone. `None`: no holder may be gone, or all such holders
+    /// are checked.
+    ///
+    /// A holder may be gone if no known object has its UID. A KubevirtMachine of another namespace may be gone if no
+    /// VirtualMachine of this name is known.
     pub(super) fn look_for_the_gone(&self) -> Option<Step> {
         let claims = self.sources.claims.iter().map(|claim| &claim.claimant.machine);
         let known = self.ledger.known.iter().chain(&self.memory.claimed).chain(claims);
@@ -62,15 +66,16 @@ impl View {
                 }
             };
         };
-        // A machine that no pool selects concerns this program only if the registry knows a machine of this name, or if
-        // its leases are lost and its Secret records them. A user may also have created a Secret with this name.
+        // If no pool selects a machine, the controller handles it only in two cases: the registry knows a machine of
+        // this name, or the leases are lost and the Secret of the machine records them. A user may also have created a
+        // Secret with this name.
         if !is_selected && self.ledger.known.is_empty() {
             let is_attached = |given: &Given| vm.networks.iter().any(|attachment| attachment.network == given.network);
             match self.secrets.get(name) {
                 _ if self.ledger.is_of_another => return self.hold_back(Step::Wait),
                 None => return Step::ReadSecret(name.to_owned()),
                 Some(NetworkSecret::Ours(own)) if own.interfaces.iter().all(is_attached) => {}
-                // Its pool has been deleted before the machine was served.
+                // The pool of the machine was deleted before the machine was served.
                 Some(NetworkSecret::Absent) => return self.refuse(without_secret(name)),
                 Some(NetworkSecret::Foreign(..)) => {
                     return self.reserve_data_of_user().unwrap_or_else(|| self.hold_back(Step::Wait));
@@ -83,7 +88,7 @@ impl View {
         if has_pools && (vm.mark.is_request() || is_copied) {
             return self.request_reference(vm);
         }
-        // The Secret is that of another machine, and only a pool can give this machine a Secret of its own.
+        // The Secret belongs to another machine, and only a pool can give this machine a Secret of its own.
         if is_copied {
             let note = format!(
                 "The template refers to Secret {name:?} of another machine, and no pool gives the machine another"
@@ -101,7 +106,7 @@ impl View {
             // An interface has moved to another network. Another guest may have the address there.
             Some(NetworkSecret::Ours(own)) if has_pools && self.is_on_other_network(own) => self.request_reference(vm),
             Some(NetworkSecret::Ours(own)) if own.vm == uid(&vm.metadata) => self.settle(vm, own),
-            // The Secret of another machine. No guest of this machine may read it.
+            // The Secret belongs to another machine. The guest of this machine must not read it.
             Some(NetworkSecret::Ours(_)) if is_selected => {
                 self.restore_first(vm).unwrap_or_else(|| self.request_reference(vm))
             }
@@ -110,8 +115,8 @@ impl View {
         }
     }
 
-    /// Records the addresses that a guest reads from a Secret which no lease names. `None`: the leases name the Secret, or the guest reads
-    /// no Secret of this controller.
+    /// Returns the step that records the addresses in the Secret of a guest, if no lease names this Secret. `None`: a
+    /// lease names the Secret, or the guest reads no Secret of this controller.
     pub(super) fn adopt_guest(&self) -> Option<Step> {
         let name = self.instance.as_ref()?.secret.as_ref()?;
         if self.ledger.is_of_another || self.ledger.held.iter().any(|held| held.secrets.contains(name)) {
@@ -126,8 +131,9 @@ impl View {
         }
     }
 
-    /// Asks for a reference to a Secret of a new name. KubeVirt and the user's tools own the volumes and interfaces of a
-    /// VirtualMachine, so the webhook adds the reference, and the leader adds it only if no webhook answers.
+    /// Returns the step that requests a reference to a Secret with a new name. The webhook adds the reference, because
+    /// KubeVirt and the user's tools own the volumes and interfaces of a VirtualMachine. The leader adds the reference
+    /// only if no webhook answers.
     fn request_reference(&self, vm: &VirtualMachine) -> Step {
         let early = self.instance.as_ref().filter(|instance| instance.secret.is_none());
         let notice = early.map(|_| Notice::of_early_guest());
@@ -146,19 +152,19 @@ impl View {
                 let members = reference::reference(vm, selected, &self.new_name, &renewed(&self.new_name));
                 Step::PatchVm(patch(vm, &reference::operations(members)), notice)
             }
-            // A webhook may use older pools.
+            // The webhook has added no reference: it may still use older pools.
             _ => self.report("NetworkDataMissing", "The template refers to no Secret of the machine".to_owned()),
         }
     }
 
-    /// Whether a lease says that this Secret belonged to an earlier machine. A restored manifest names the Secret again if no webhook
-    /// answers, and the garbage collector may have deleted the Secret.
+    /// Whether a lease says that this Secret belonged to an earlier machine. A restored manifest names such a Secret if
+    /// no webhook answers, and the garbage collector may have deleted the Secret.
     fn is_of_earlier(&self, secret: &str, vm: &VirtualMachine, machine: &Machine) -> bool {
         let is_other = |holder: &Machine| holder != machine && holder.uid != uid(&vm.metadata);
         self.ledger.held.iter().any(|held| is_other(&held.claimant.machine) && held.secrets.contains(secret))
     }
 
-    /// Whether an interface with an address of a Secret is on another network now.
+    /// Whether an interface that has an address in a Secret is on another network now.
     fn is_on_other_network(&self, own: &OwnSecret) -> bool {
         let moved = |given: &Given| {
             let is_it =
@@ -168,7 +174,8 @@ impl View {
         own.interfaces.iter().any(moved)
     }
 
-    /// Handles a machine without network data that no pool selects: its template loses the marks, so that it starts.
+    /// Returns the step that removes the marks from the template of a machine without network data, so that the machine
+    /// starts. No pool selects the machine.
     fn leave(&self, vm: &VirtualMachine) -> Step {
         if vm.mark.is_absent() || self.ledger.is_of_another || self.has_done(Once::Annotate) {
             return self.hold_back(Step::Wait);
@@ -179,8 +186,8 @@ impl View {
         })))
     }
 
-    /// Returns the object that claims addresses for a VirtualMachine. `None`: no object may claim now. `Err`: the
-    /// object is not known before this step is done.
+    /// Returns the object that claims addresses for a VirtualMachine. `None`: no object may claim now. `Err`: this step
+    /// must be done before the object is known.
     pub(super) fn claimant(&self, vm: &VirtualMachine) -> Result<Option<Claimed>, Step> {
         let label = vm.kubevirt_machine().filter(|_| self.kinds.has_kubevirt_machines);
         let itself = || Claimed {
@@ -191,22 +198,22 @@ impl View {
             |machine: Machine, created: Option<Timestamp>| Claimed { machine, created: created.unwrap_or_default() };
         let Some(label) = label else { return Ok(Some(itself())) };
         if label != self.key {
-            // The KubevirtMachine is in another cluster or in another namespace, or the labels are invented. An earlier version of the
-            // controller may have allocated an address to this KubevirtMachine.
+            // The KubevirtMachine is in another cluster or in another namespace, or the labels are false. An earlier
+            // version of the controller may have allocated an address to this KubevirtMachine.
             let earlier = self.ledger.earlier.iter().find(|holder| Key::of_machine(holder) == label);
             let earlier = earlier.map(|holder| of_machine(holder.clone(), created(&vm.metadata)));
             return Ok(Some(earlier.unwrap_or_else(itself)));
         }
         let holds = |holder: &Machine| Key::of_machine(holder) == label;
         match &self.machine {
-            // Another guest uses the addresses that this KubevirtMachine holds.
+            // This KubevirtMachine holds addresses that a guest in another namespace uses.
             Some(machine) if self.ledger.elsewhere.contains(&machine.holder()) => Ok(Some(itself())),
             Some(machine) => {
                 let claimed = of_machine(machine.holder(), created(&machine.metadata));
                 Ok(Some(claimed).filter(|_| !is_deleted(&machine.metadata)))
             }
             None if !self.has_done(Once::ReadMachine) => Err(Step::ReadMachine(label)),
-            // The KubevirtMachine is gone. Its guest keeps the addresses that this machine holds.
+            // The KubevirtMachine is gone, but still holds addresses for its guest.
             None if self
                 .ledger
                 .known
@@ -216,13 +223,13 @@ impl View {
                 Ok(None)
             }
             // The KubevirtMachine is in another cluster, its VirtualMachine is in another namespace, or the labels are
-            // invented.
+            // false.
             None => Ok(Some(itself())),
         }
     }
 
-    /// Decides the next step for a VirtualMachine without a Secret: get a reference to the Secret `name`, claim addresses, then
-    /// create the Secret.
+    /// Returns the next step for a VirtualMachine without a Secret: request a reference to a Secret, claim addresses,
+    /// or create the Secret. `name` is the name in the reference. `None`: the VirtualMachine has no reference.
     fn provide(&self, vm: &VirtualMachine, name: Option<&str>) -> Step {
         let selected = match &self.selected {
             Ok(selected) => selected,
@@ -241,7 +248,8 @@ impl View {
         if let Some(step) = self.stand_aside(vm, &cloud_init.network_data, selected) {
             return step;
         }
-        // The document has the MAC addresses of the machine. A guest that migrates from another cluster has an address already.
+        // The document needs the MAC addresses of the machine. A guest that migrates from another cluster has an
+        // address already.
         if vm.awaits_mac_addresses || vm.awaits_migration {
             return self.hold_back(Step::Wait);
         }
@@ -257,11 +265,10 @@ impl View {
         let is_of_namespace = claimant.machine.namespace == self.key.namespace;
         if claimant.machine.kind == HolderKind::KubevirtMachine && is_of_namespace && !self.has_done(Once::ReadMachine)
         {
-            // A new machine may have replaced this machine under the same name, and the watch may not have reported it
-            // yet.
+            // A new machine with the same name may have replaced this machine, and the watch can report this late.
             return Step::ReadMachine(Key::of_machine(&claimant.machine));
         }
-        // The records of sources are compared when the sources are asked.
+        // If other programs choose addresses, records end only after these programs are asked.
         let has_source = self.pools.values().any(|pool| pool.source.is_some());
         let ended = || self.end_records(&BTreeSet::new(), None).filter(|_| !has_source);
         let recorded = || self.reserve_recorded().or_else(ended);
@@ -278,10 +285,11 @@ impl View {
             Ok(offers) => offers,
             Err(step) => return step,
         };
-        // During the pass, a VirtualMachine of the same name may have replaced this one.
+        // During the pass, a VirtualMachine of the same name may have replaced this VirtualMachine.
         let is_own = |allocation: &Allocation| allocation.claimant.machine == claimant.machine;
         match (self.granted.as_ref().filter(|granted| granted.iter().all(is_own)), &self.problem) {
-            // Each new reference adds a name to the leases, also if no document can be made. So earlier Secrets are dropped here, too.
+            // Each new reference adds the name of a Secret to the leases, even if no document can be made. So earlier
+            // Secrets are removed here, too.
             (Some(allocations), _) => self
                 .drop_secrets(&claimant.machine, name)
                 .unwrap_or_else(|| self.write_secret((vm, name), selected, &claimant, allocations, &offers)),
@@ -294,9 +302,9 @@ impl View {
                 let pools = [(pool.as_str(), vec![*family])].into_iter().chain(overflow);
                 self.report("IPPoolExhausted", exhausted_message(interface, pools))
             }
-            // The addresses are opened soon, and the machine has its place in the queue.
+            // The addresses are opened soon. The machine keeps its place in the wait queue until then.
             (None, Some(Problem::Refused(ClaimError::Closed(_)))) => Step::Wait,
-            // The machine keeps its place in the queue. A change of the pool causes another pass.
+            // The machine keeps its place in the wait queue. A change of the pool causes another pass.
             (None, Some(problem)) if problem.is_of_pool() => self.report("NetworkDataMissing", problem.to_string()),
             (None, Some(Problem::Refused(error @ ClaimError::OtherPool { .. }))) => {
                 self.move_to_other_pool(&claimant.machine, name).unwrap_or_else(|| self.refuse(error.to_string()))
@@ -310,8 +318,9 @@ impl View {
         }
     }
 
-    /// The member that names the address which the machine does not get: the annotation of the VirtualMachine, or `preAllocations` of the
-    /// pool. Other interfaces of the machine may name addresses in other places.
+    /// Returns the member that names the address which the machine does not get: the annotation of the VirtualMachine,
+    /// or `preAllocations` of the pool. Only members for the interface with this address count, because other
+    /// interfaces may request addresses in other members.
     fn place_of(&self, error: &ClaimError, vm: &VirtualMachine, selected: &[Selected], machine: &Machine) -> String {
         let (named, of) = match error {
             ClaimError::NotInPool { named, pool } | ClaimError::Reserved { named, pool, .. } => (*named, Some(pool)),
@@ -339,8 +348,8 @@ impl View {
         selected.iter().find_map(place).unwrap_or_else(|| "spec.preAllocations of the pool".to_owned())
     }
 
-    /// Releases the addresses of the machine that its Secret `name` will not have: an interface is on another network now. `None`: a
-    /// guest may read them from an earlier Secret.
+    /// Returns the step that releases the addresses of the machine, because one of its interfaces is on another network
+    /// now. `None`: a guest may have these addresses, or they may be in its Secret `name`.
     fn move_to_other_pool(&self, holder: &Machine, name: &str) -> Option<Step> {
         let held = self.ledger.held.iter().filter(|held| held.claimant.machine == *holder);
         let secrets: BTreeSet<String> = held.flat_map(|held| held.secrets.iter().cloned()).collect();
@@ -357,7 +366,7 @@ impl View {
         })
     }
 
-    /// Returns the claim of a machine. `Err`: why the addresses that the VirtualMachine requests are invalid.
+    /// Returns the claim of a machine. `Err`: the reason why an address that the VirtualMachine requests is invalid.
     fn claim(
         &self,
         (vm, name): (&VirtualMachine, &str),
@@ -372,7 +381,7 @@ impl View {
         let mut requests = Vec::new();
         for selected in selected {
             let name = selected.pool.to_string();
-            // A machine keeps the address that it holds, also when another address is requested later.
+            // A machine keeps the address that it holds, even if the VirtualMachine requests another address later.
             let is_held = |address: &IpNetwork| {
                 self.ledger.held.iter().any(|held| {
                     (&held.claimant.machine, held.claimant.interface) == (&claimant.machine, selected.interface)
@@ -391,7 +400,7 @@ impl View {
                     return Err(Diagnostic::error(at, &problem, address, &format!("/{length}")).to_string());
                 }
             }
-            // A pool that is being deleted keeps the leases of the machine.
+            // The machine keeps its leases of a pool that is being deleted, so the claim names this pool, too.
             let keeps = |pool: &String| self.ledger.held.iter().any(|held| held.pool == *pool);
             let ending = selected.ending.iter().map(PoolId::to_string).filter(keeps);
             let overflow = selected.overflow.iter().map(PoolId::to_string).chain(ending).collect();
@@ -402,8 +411,8 @@ impl View {
             machine: claimant.machine.clone(),
             created: claimant.created,
             requests,
-            // A VirtualMachine that is created again has another UID, so it is another holder. It should get the address of the earlier
-            // one.
+            // A VirtualMachine that is created again has another UID, so it is another holder. With `sticky`, it gets
+            // the address of the earlier holder if this address is free.
             sticky: claimant.machine.kind == HolderKind::VirtualMachine || selected.iter().any(is_sticky),
             secret: Some(name.to_owned()),
         })
@@ -449,8 +458,9 @@ impl View {
         Step::CreateSecret(Box::new(secret(vm, name, holder, interfaces.collect(), document.text())), warnings, notice)
     }
 
-    /// Excluded addresses that the machine keeps and whose family its allocations lack. The machine gets no other address of the family, so
-    /// with these allocations it would start with fewer addresses than its pools promise. `None`: no such address.
+    /// Returns the excluded addresses that the machine keeps and whose family is missing in its allocations. The
+    /// machine gets no other address of this family, so its Secret would have fewer addresses than its pools promise.
+    /// `None`: there is no such address.
     fn excluded_of(&self, selected: &[Selected], allocations: &[Allocation]) -> Option<String> {
         let has = |interface: InterfaceName, family: Family| {
             let mut own = allocations.iter().filter(|allocation| allocation.claimant.interface == interface);
@@ -464,8 +474,9 @@ impl View {
         (!excluded.is_empty()).then_some(excluded)
     }
 
-    /// Returns the patch that removes the records of addresses from a VirtualMachine that neither holds an address nor keeps one that
-    /// its pools exclude: they are copied from another VirtualMachine. `None`: it has no such record.
+    /// Returns the patch that removes copied records of addresses from a VirtualMachine. If a VirtualMachine neither
+    /// holds an address nor keeps an excluded address, its records are copied from another VirtualMachine. `None`: the
+    /// VirtualMachine has no copied record.
     fn remove_copied_records(&self, vm: &VirtualMachine) -> Option<Value> {
         let held = self.ledger.held.iter().map(|held| &held.claimant.machine);
         let mut own = held.chain(self.ledger.excluded.keys()).filter(|machine| machine.uid == uid(&vm.metadata));
@@ -478,14 +489,16 @@ impl View {
         (!copied.is_empty()).then(|| json!({"metadata": {"uid": vm.metadata.uid, "annotations": copied}}))
     }
 
-    /// Withdraws the claim of a VirtualMachine that is being deleted, so that it gets no address.
+    /// Returns the step that withdraws the claim of a VirtualMachine that is being deleted, so that the machine gets no
+    /// address.
     pub(super) fn end(&self, vm: &VirtualMachine) -> Step {
         let is_own = |holder: &&Machine| holder.uid == uid(&vm.metadata);
         self.ledger.waiting.iter().find(is_own).map_or(Step::Wait, |holder| Step::Withdraw(holder.clone()))
     }
 
-    /// Makes capk retry the creation of a rejected VirtualMachine when the pools have free addresses again, or when the
-    /// machine already holds an address and no annotation says so. The webhook reads this annotation.
+    /// Returns the next step for a machine whose VirtualMachine the webhook has rejected. If the machine already holds
+    /// an address, the step records the address in an annotation, which the webhook reads. If the pools have free
+    /// addresses again, the step makes capk create the VirtualMachine again.
     pub(super) fn wake(&self) -> Step {
         if let Some(step) = self.reserve_recorded() {
             return step;
@@ -507,7 +520,8 @@ impl View {
         }
     }
 
-    /// Returns the patch that records the addresses that a machine holds. `None`: it holds none, or they are recorded.
+    /// Returns the patch that records the addresses that a machine holds. `None`: the machine holds no address, or all
+    /// its addresses are recorded.
     fn annotate_held(&self, machine: &KubevirtMachine) -> Option<Value> {
         let holder = machine.holder();
         let mut allocations: BTreeMap<InterfaceName, (String, BTreeMap<Family, IpNetwork>)> = BTreeMap::new();
@@ -531,7 +545,7 @@ impl View {
     }
 }
 
-/// Why a machine whose template refers to a Secret does not start.
+/// Returns the message about a machine whose Secret does not exist and that no pool selects.
 fn without_secret(name: &str) -> String {
     format!("Secret {name:?} does not exist, and no pool selects the machine")
 }

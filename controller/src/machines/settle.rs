@@ -1,5 +1,5 @@
-//! Decides about a machine whose network data exists: in its Secret, or from another author. Pure, as
-//! [`super::decision`].
+//! Decides about a machine whose network data exists in its Secret, or comes from another author. The decisions are
+//! pure, like those of [`super::decision`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -29,12 +29,13 @@ use crate::passes::Problem;
 use crate::pools::reference;
 use crate::pools::selection::Selected;
 
-/// Maximum number of earlier Secrets of a machine whose instance reads none of its Secrets.
+/// Maximum number of earlier Secrets that a machine keeps while its instance reads none of its Secrets, or while its
+/// instance ends.
 const MOST_EARLIER: usize = 8;
 
 impl View {
-    /// Decides the next step for a VirtualMachine with a Secret: changes leases, annotation and status map to match the
-    /// Secret.
+    /// Returns the next step for a VirtualMachine with a Secret. The steps change the leases, the annotation and the
+    /// status map to match the Secret.
     pub(super) fn settle(&self, vm: &VirtualMachine, own: &OwnSecret) -> Step {
         let known = self.adopt(own).or_else(|| self.record_secret(own)).or_else(|| self.keep(own));
         let known = known.or_else(|| self.move_leases(&own.machine)).or_else(|| self.reserve_recorded());
@@ -46,8 +47,8 @@ impl View {
         step.unwrap_or_else(|| self.report_outdated(vm, own))
     }
 
-    /// Records that the guest has migrated to another cluster, where it keeps its addresses. `None`: it runs here, or the leases say
-    /// that it has migrated.
+    /// Returns the step that records the migration of the guest to another cluster, where the guest keeps its
+    /// addresses. `None`: the guest has not migrated, or the leases have the migration already.
     pub(super) fn record_migration(&self) -> Option<Step> {
         let instance = self.instance.as_ref().filter(|instance| instance.has_left)?;
         let secret = instance.secret.as_ref().filter(|_| !self.has_done(Once::RecordMigration))?;
@@ -58,8 +59,8 @@ impl View {
         Some(Step::RecordMigration(Box::new(machine), addresses))
     }
 
-    /// The pools of the addresses that a migrated guest uses in another cluster and that are not held for it, because its namespace already
-    /// keeps too many addresses for such guests.
+    /// Returns the pools whose addresses a migrated guest uses in another cluster although they are not held for it:
+    /// its namespace already keeps too many addresses for such guests.
     pub(super) fn pools_that_hold_no_more(&self) -> BTreeSet<String> {
         let instance = self.instance.as_ref().filter(|instance| instance.has_left);
         let secret = instance.and_then(|instance| instance.secret.as_ref());
@@ -67,7 +68,8 @@ impl View {
         self.ledger.held.iter().filter(is_beyond).map(|held| held.pool.clone()).collect()
     }
 
-    /// Records the Secret in the leases of its machine. `None`: they have its name.
+    /// Returns the step that adds the name of a Secret to the leases of its machine. `None`: all these leases have the
+    /// name.
     pub(super) fn record_secret(&self, own: &OwnSecret) -> Option<Step> {
         let (mut secrets, mut is_missing) = (BTreeSet::from([own.name().to_owned()]), false);
         for held in self.ledger.held.iter().filter(|held| held.claimant.machine == own.machine) {
@@ -78,9 +80,10 @@ impl View {
             .then(|| Step::RecordSecrets(Box::new(own.machine.clone()), secrets))
     }
 
-    /// Moves the leases of a machine to the pools that serve it now: its labels, or the selectors of pools, have changed. The machine
-    /// keeps its addresses, and its next document has the settings of these pools. `None`: each lease is of the pool that serves its
-    /// interface, or another program chooses the addresses of this pool.
+    /// Returns the step that moves the leases of a machine to the pools that serve it now, after its labels or the
+    /// selectors of pools have changed. The machine keeps its addresses, and its next document has the settings of the
+    /// new pools. `None`: each lease belongs to the pool that serves its interface, or another program chooses the
+    /// addresses of this pool.
     fn move_leases(&self, holder: &Machine) -> Option<Step> {
         let selected = self.selected.as_ref().ok().filter(|_| !self.has_done(Once::MoveLeases))?;
         let is_of_other = |it: &&Selected| {
@@ -100,8 +103,8 @@ impl View {
         (!pools.is_empty()).then(|| Step::MoveLeases(Box::new(holder.clone()), pools))
     }
 
-    /// Name of the pool of an interface in a Secret: the pool of its lease, because a lease may move after the Secret is written, else the
-    /// pool in the Secret.
+    /// Returns the name of the pool of an interface in a Secret. This is the pool of the lease, because a lease may
+    /// move after the Secret is written. Without a lease, it is the pool in the Secret.
     fn pool_of(&self, given: &Given, own: &OwnSecret) -> String {
         let is_it = |held: &&Held| {
             held.claimant.machine == own.machine
@@ -111,8 +114,9 @@ impl View {
         self.ledger.held.iter().find(is_it).map_or_else(|| given.pool.clone(), |held| held.pool.clone())
     }
 
-    /// Removes the Secrets of a machine that no guest needs. Two Secrets are kept: `current`, to which the VirtualMachine refers, and the
-    /// Secret that the instance reads, because a migration builds the drive from it. `None`: the machine needs all of its Secrets.
+    /// Returns the step that removes the Secrets of a machine that no guest needs. Two Secrets are kept: `current`, to
+    /// which the VirtualMachine refers, and the Secret that the instance reads, because a migration builds the drive
+    /// from it. `None`: the machine needs all its Secrets.
     ///
     /// KubeVirt may start the next guest from an older version of the VirtualMachine, so a machine keeps some earlier Secrets while no
     /// instance reads one of its Secrets, or while the instance ends.
@@ -125,7 +129,8 @@ impl View {
         let (kept, earlier): (BTreeSet<_>, BTreeSet<_>) = all.into_iter().partition(is_needed);
         let stays = read.is_some() && instance.is_some_and(|instance| !is_deleted(&instance.metadata));
         let is_due = !earlier.is_empty() && (stays || earlier.len() > MOST_EARLIER);
-        // A lease without names would be one whose Secrets are not known.
+        // The leases must keep the name `current`, because a lease without names counts as one whose Secrets are not
+        // known.
         if !is_due || !kept.contains(current) || self.has_done(Once::DropSecrets) {
             return None;
         }
@@ -135,8 +140,9 @@ impl View {
         })
     }
 
-    /// Writes the current document into the Secret if its pools or the machine have changed. `None`: the guest reads the same
-    /// from both documents, or no document can be made now.
+    /// Returns the step that writes the current document into the Secret, after the pools or the machine have changed.
+    /// `None`: the guest reads the same network from both documents, no document can be made now, or the Secret cannot
+    /// be changed.
     fn update(&self, vm: &VirtualMachine, own: &OwnSecret) -> Option<Step> {
         let document = self.current_document(vm, own)?.ok()?;
         let is_current = have_same_network(document.as_bytes(), &own.document);
@@ -145,7 +151,8 @@ impl View {
         (!is_current && can_update).then(|| Step::UpdateSecret(Box::new(current()), document))
     }
 
-    /// Returns the addresses in a Secret with the prefix lengths that their leases have now. A pool may change its prefix length.
+    /// Returns the addresses in a Secret with the current prefix lengths of their leases. A pool may have changed its
+    /// prefix length.
     fn with_prefixes(&self, own: &OwnSecret) -> Vec<Given> {
         let with_prefix = |given: &Given, address: &IpNetwork| {
             let mut of_machine = self.ledger.held.iter().filter(|held| held.claimant.machine == own.machine);
@@ -159,8 +166,8 @@ impl View {
         own.interfaces.iter().map(current).collect()
     }
 
-    /// Returns the document that the machine would get now with the addresses of its Secret, or the reason why none can be made.
-    /// `None`: other pools serve the machine, so it would get other addresses.
+    /// Returns the document that the machine would get now with the addresses of its Secret, or the reason why no
+    /// document can be made. `None`: other pools serve the machine, so it would get other addresses.
     pub(super) fn current_document(&self, vm: &VirtualMachine, own: &OwnSecret) -> Option<Result<String, String>> {
         let selected = self.selected.as_ref().ok()?;
         let is_of = |given: &Given| {
@@ -176,8 +183,11 @@ impl View {
         Some(document.map(|document| document.text().to_owned()))
     }
 
-    /// Reports a lease that the API server refuses to change, a guest that has not read the current document of its machine, or a
-    /// document that cannot be made.
+    /// Returns the step that reports the first of these problems. [`Step::Wait`]: there is no problem.
+    ///
+    /// - The API server refuses to change a lease.
+    /// - The guest has not read the current document of its machine, or this document cannot be made.
+    /// - The machine does not get an address that its template requests.
     fn report_outdated(&self, vm: &VirtualMachine, own: &OwnSecret) -> Step {
         if let Some(Problem::Refused(error @ ClaimError::NotRecorded { .. })) = &self.problem {
             return self.report("IPAddressUnavailable", error.to_string());
@@ -188,7 +198,8 @@ impl View {
         }
     }
 
-    /// Why a served machine does not get an address that its template requests. `None`: it has every address that it requests.
+    /// Returns the reason why a served machine does not get an address that its template requests. `None`: the machine
+    /// has all requested addresses.
     fn ignored_request(&self, vm: &VirtualMachine, own: &OwnSecret) -> Option<String> {
         let requested = match &vm.requested {
             Ok(requested) => requested,
@@ -219,7 +230,7 @@ impl View {
         None
     }
 
-    /// The pools whose current settings the guest of the machine has not read.
+    /// Returns the pools whose current settings the guest of the machine has not read.
     pub(super) fn outdated_pools(&self) -> BTreeSet<String> {
         let Some(vm) = &self.vm else { return BTreeSet::new() };
         match vm.secret().and_then(|name| self.secrets.get(name)) {
@@ -230,8 +241,8 @@ impl View {
         }
     }
 
-    /// Why the guest does not run with the network data that its machine would get now. `None`: it does, it reads the data when it starts,
-    /// there is no guest, or other pools serve the machine.
+    /// Returns the reason why the guest does not run with the network data that its machine would get now. `None`: the
+    /// guest runs with this data or reads it when it starts, there is no guest, or other pools serve the machine.
     pub(super) fn outdated(&self, vm: &VirtualMachine, own: &OwnSecret) -> Option<String> {
         let name = own.name();
         let document = match self.current_document(vm, own)? {
@@ -246,8 +257,8 @@ impl View {
         }
         let instance = self.instance.as_ref()?;
         if !instance.has_started {
-            // A lease has the name of a Secret before the Secret exists. A Secret that no lease names is never written: its name was
-            // replaced before.
+            // A lease has the name of a Secret before the Secret exists. So a Secret that no lease names is never
+            // written: the reference to it was replaced earlier.
             let is_own = |held: &&Held| held.claimant.machine == own.machine;
             let mut own = self.ledger.held.iter().filter(is_own);
             let mut exists = |read: &String| read == name || own.any(|held| held.secrets.contains(read));
@@ -260,8 +271,8 @@ impl View {
         (!instance.has_read(own)).then(|| note.to_owned())
     }
 
-    /// Records the addresses that the Secret gives and that the machine does not hold. `None`: the machine holds
-    /// all of them.
+    /// Returns the step that adopts the addresses of the Secret that the machine does not hold, or reports why they are
+    /// not adopted. `None`: the machine holds all these addresses.
     pub(super) fn adopt(&self, own: &OwnSecret) -> Option<Step> {
         let records = own.interfaces.iter().filter_map(|given| {
             let claimant = Claimant { machine: own.machine.clone(), interface: given.interface };
@@ -287,8 +298,8 @@ impl View {
         }
     }
 
-    /// Releases a second address of the same interface and family that is not in the Secret. Two leaders may have
-    /// leased one address each; the address in the Secret is kept. An address that a guest may have from an earlier Secret is
+    /// Returns the step that releases a second address of the same interface and family. Two leaders may have leased
+    /// one address each; the address in the Secret is kept. An address that a guest may have from an earlier Secret is
     /// kept, too.
     fn keep(&self, own: &OwnSecret) -> Option<Step> {
         own.interfaces.iter().find_map(|given| {
@@ -304,8 +315,8 @@ impl View {
         })
     }
 
-    /// Writes the annotation and the status map, which other programs read. `None`: both are correct or already
-    /// written.
+    /// Returns the step that writes the annotation or the status map, which other programs read. `None`: both are
+    /// correct, or this pass has written them.
     fn project(&self, vm: &VirtualMachine, own: &OwnSecret) -> Option<Step> {
         let allocations: Vec<Allocation> = own.interfaces.iter().map(|given| given.allocation(own)).collect();
         let networks: BTreeMap<InterfaceName, String> =
@@ -338,9 +349,10 @@ impl View {
         (!is_right && self.has_status_map && !self.has_done(Once::PatchStatus)).then_some(Step::PatchStatus(status))
     }
 
-    /// Reserves the addresses that objects of the machine record, and that the machine does not hold: the records came after the addresses
-    /// were open, and the machine may use them. The response of the registry adds to the event which addresses are not reserved. `None`:
-    /// all addresses that its objects record are held by the machine, or reserved for it.
+    /// Returns the step that reserves the addresses that objects of the machine record and that the machine does not
+    /// hold. These records came after the addresses were open, and the machine may use the addresses. The response of
+    /// the registry says which addresses are not reserved, and the event reports them. `None`: the machine holds all
+    /// recorded addresses, or they are reserved for it.
     pub(super) fn reserve_recorded(&self) -> Option<Step> {
         let late = &self.ledger.late;
         let first = late.first().filter(|_| !self.has_done(Once::ReserveRecorded))?;
@@ -353,10 +365,12 @@ impl View {
         Some(Step::ReserveRecorded(late.clone(), Notice { is_warning: true, reason: "IPAddressConflict", note }))
     }
 
-    /// Ends the records of addresses that are reserved for the machine, and that none of its objects records any more. The addresses stay
-    /// reserved, but are no longer a reason for a conflict. `named` are the addresses in the current network data of the machine, and
-    /// `secret` is the Secret that has them. `None`: there is no such address, or a guest that runs or starts with other network data may
-    /// have one.
+    /// Returns the step that ends the records of addresses that are reserved for the machine and that no object of the
+    /// machine records any more. These addresses stay reserved, but no longer cause a conflict. `None`: there is no
+    /// such address, or a guest that runs or starts with other network data may have one.
+    ///
+    /// - `named`: the addresses in the current network data of the machine
+    /// - `secret`: the name of the Secret with this network data
     pub(super) fn end_records(&self, named: &BTreeSet<IpAddr>, secret: Option<&str>) -> Option<Step> {
         let mut guest = self.instance.iter().filter(|instance| !instance.has_ended);
         if guest.any(|instance| secret.is_none() || instance.secret.as_deref() != secret) {
@@ -370,15 +384,15 @@ impl View {
         if ended.is_empty() || self.has_done(Once::EndRecords) {
             return None;
         }
-        // A guest that starts with the earlier network data may exist, although the watch has not reported it yet.
+        // A guest with the earlier network data may have started, and the watch can report this late.
         Some(match self.has_done(Once::ReadInstance) {
             true => Step::EndRecords(ended),
             false => Step::ReadInstance,
         })
     }
 
-    /// Reports a Secret of another author, which is not changed, and reserves its addresses, so that no machine gets
-    /// them.
+    /// Returns the step that reserves the addresses in a Secret of another author, so that no machine gets them. If
+    /// they are reserved, returns the step that reports the Secret. The Secret is not changed.
     pub(super) fn refuse_foreign(&self, vm: &VirtualMachine, name: &str, problem: &str, addresses: &[IpAddr]) -> Step {
         let source = format!("Secret {}/{name}", self.key.namespace);
         if let Some(step) = self.reserve(vm, &source, addresses) {
@@ -388,8 +402,8 @@ impl View {
         self.hold_back(self.report("IPAddressConflict", note))
     }
 
-    /// Handles a machine that has network data of another author. The machine gets no address, and the addresses that its
-    /// guest may use are reserved. `None`: the machine has no such network data.
+    /// Returns the step for a machine with network data of another author. The machine gets no address, and the
+    /// addresses that its guest may use are reserved. `None`: the machine has no such network data.
     pub(super) fn stand_aside(&self, vm: &VirtualMachine, data: &NetworkData, selected: &[Selected]) -> Option<Step> {
         let (source, addresses) = match self.data_of_user(vm, data)? {
             Ok(data) => data,
@@ -404,8 +418,8 @@ impl View {
         Some(self.hold_back(self.report(KEPT, note)))
     }
 
-    /// Returns the name and the addresses of the network data of another author. `Err`: the data is not known before this step is
-    /// done. `None`: the machine has no such data.
+    /// Returns the source and the addresses of the network data of another author. `Err`: this step must be done before
+    /// the data is known. `None`: the machine has no such data.
     fn data_of_user<'v>(
         &'v self,
         vm: &VirtualMachine,
@@ -422,8 +436,9 @@ impl View {
         })
     }
 
-    /// Decides the next step that reserves the addresses in the network data of another author, before a machine may get one of them.
-    /// The machine may be on the network of a pool that does not select it. `None`: nothing is left to reserve.
+    /// Returns the next step that reserves the addresses in the network data of another author, before another machine
+    /// can get one of them. The machine may be on the network of a pool that does not select it. `None`: nothing is
+    /// left to reserve.
     pub(super) fn reserve_data_of_user(&self) -> Option<Step> {
         let vm = self.vm.as_ref()?;
         if self.selected.as_ref().is_ok_and(Vec::is_empty) && self.other_networks.is_empty() {
@@ -445,7 +460,7 @@ impl View {
         self.reserve(vm, &source, addresses)
     }
 
-    /// Ends the records of addresses that are reserved for network data of another author which the machine no longer has. The caller has
+    /// Returns the step that ends the records of addresses from earlier network data of another author. The caller has
     /// found no pool that selects the machine. `None`: there is no such address, or a guest may have one.
     pub(super) fn end_data_of_user(&self, vm: &VirtualMachine) -> Option<Step> {
         if self.ledger.unrecorded.is_empty() {
@@ -458,13 +473,13 @@ impl View {
         }
     }
 
-    /// Reserves the addresses that a machine reads from `source`, so that no machine gets them. `None`: no such address exists, or
-    /// this pass has reserved all of them.
+    /// Returns the step that reserves the addresses that a machine reads from `source`, so that no machine gets them.
+    /// `None`: there is no such address, or this pass has reserved all of them.
     pub(super) fn reserve(&self, vm: &VirtualMachine, source: &str, addresses: &[IpAddr]) -> Option<Step> {
         let interface = self.selected.as_ref().ok().and_then(|selected| selected.first()).map(|it| it.interface);
         let interface = interface.or_else(|| Pool::DEFAULT_INTERFACE.parse().ok())?;
         let claimant = Claimant { machine: self.key.holder(HolderKind::VirtualMachine, uid(&vm.metadata)), interface };
-        // A lease of a machine in another namespace, or of another network, is not a lease of this address.
+        // The address counts as held only if a machine of this namespace and name has a lease of it on this network.
         let is_held = |address: IpAddr, network: &Option<String>| {
             self.ledger.held.iter().any(|held| {
                 let is_own = Key::of_machine(&held.claimant.machine) == self.key;
@@ -502,7 +517,7 @@ pub(super) fn has_annotations(metadata: &ObjectMeta, patch: &Value) -> bool {
     })
 }
 
-/// The metadata of a template with the marks of a machine. `label` is the value of [`NETWORK_DATA_LABEL`].
+/// Returns the metadata of a template with the marks of a machine. `label` is the value of [`NETWORK_DATA_LABEL`].
 pub(super) fn marks(vm: &Key, label: &str) -> Value {
     let [(_, label), (_, owner)] = reference::marks(vm, label);
     json!({"labels": {(NETWORK_DATA_LABEL): label}, "annotations": {(VM_ANNOTATION): owner}})

@@ -22,22 +22,23 @@ use crate::machines::step::Step;
 /// Label of the IPAddressClaims that the controller creates for machines. The value is `true`.
 pub(super) const CLAIM_LABEL: &str = "ipam.glowplug.dev/machine-claim";
 
-/// Annotation of such a claim. Its value is the machine and the interface that get the address, as JSON.
+/// Annotation of an IPAddressClaim for a machine. The value is the machine and the interface that get the address, as
+/// JSON.
 const CLAIMANT_ANNOTATION: &str = "ipam.glowplug.dev/claimant";
 
-/// Finalizer of such a claim and of its IPAddress, until the lease of the address is released.
+/// Finalizer that keeps an IPAddressClaim for a machine, and its IPAddress, until the lease of the address is released.
 pub(super) const IN_USE_FINALIZER: &str = "ipam.glowplug.dev/in-use";
 
 /// The source of the addresses of a pool.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Source {
     pub(super) from: AddressesFrom,
-    /// Subnets of the machines, at most one of each family.
+    /// Subnets of the pool's `machineNetwork`, at most one of each family.
     pub(super) subnets: Vec<IpNetwork>,
     pub(super) gateways: Vec<IpAddr>,
 }
 
-/// The objects of sources that concern one machine.
+/// The objects through which one machine gets addresses from other programs.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sources {
     /// IPAddressClaims that the controller created for machines of this name.
@@ -129,8 +130,8 @@ impl Source {
         Answer::Offer(Offer { source, addresses, gateways })
     }
 
-    /// Reads one address. The prefix length is that of the pool, else that of the source. If the address comes from an IPAddress and both
-    /// have a prefix length, the two must be equal.
+    /// Reads one address. The prefix length comes from the pool, otherwise from the source. If the address comes from
+    /// an IPAddress and both have a prefix length, the two must be equal.
     fn address(&self, text: &str) -> Result<IpNetwork, String> {
         let (address, length) =
             parse_interface_address(text).map_err(|error| error.at("address".to_owned()).to_string())?;
@@ -152,11 +153,11 @@ impl Source {
 // === impl MachineClaim ===
 
 impl MachineClaim {
-    /// Reads a claim.
+    /// Reads an IPAddressClaim for a machine.
     ///
     /// # Errors
     ///
-    /// The reason why this controller did not create the claim.
+    /// The reason why the claim is not one that this controller creates.
     pub(super) fn read(object: Object) -> Result<Self, String> {
         let metadata = ObjectMeta { managed_fields: None, ..object.metadata };
         let annotation = metadata.annotations.as_ref().and_then(|all| all.get(CLAIMANT_ANNOTATION));
@@ -181,7 +182,7 @@ impl MachineClaim {
         Ok(Self {
             claimant: Claimant { machine: machine.of_kind(kind), interface },
             pool,
-            // The name becomes a part of the path of a request.
+            // The name becomes a part of the path of a request, so an invalid name is ignored.
             address: status["addressRef"]["name"].as_str().filter(|name| is_object_name(name)).map(str::to_owned),
             problem: failed.next().map(|condition| (text(&condition["reason"]), text(&condition["message"]))),
             metadata,
@@ -198,7 +199,7 @@ impl MachineClaim {
         Key::of(&self.metadata)
     }
 
-    /// Name of the IPAddress: as the other provider reports it, else the name of the claim.
+    /// Name of the IPAddress: the name that the other provider reports, otherwise the name of the claim.
     pub(super) fn address_name(&self) -> String {
         self.address.clone().or_else(|| self.metadata.name.clone()).unwrap_or_default()
     }
@@ -209,7 +210,8 @@ pub(super) fn claim_of(vm: &str, interface: &InterfaceName) -> String {
     format!("{vm}-{interface}")
 }
 
-/// The state of a source whose claim has no address.
+/// Returns the answer of a source whose claim has no address. `problem` is the reason and the message of the claim's
+/// condition.
 pub(super) fn answer_without_address(title: &str, problem: Option<&(String, String)>) -> Answer {
     match problem {
         Some((reason, message)) if reason.ends_with("Exhausted") => {
@@ -246,7 +248,8 @@ pub(super) fn new_claim(
     })
 }
 
-/// Returns the merge patch that adds or removes our finalizer. The API server rejects it if the object has changed.
+/// Returns the merge patch that adds or removes [`IN_USE_FINALIZER`]. The API server rejects the patch if the object
+/// has changed.
 pub(super) fn finalize(metadata: &ObjectMeta, is_in_use: bool) -> Value {
     let mut finalizers = metadata.finalizers.clone().unwrap_or_default();
     finalizers.retain(|finalizer| finalizer != IN_USE_FINALIZER);

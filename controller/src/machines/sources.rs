@@ -1,15 +1,15 @@
-//! Addresses that another program chooses: from the IPAMClaim of a machine, or from an IPAddressClaim that the
-//! controller creates for the machine. Pure, as [`super::decision`].
+//! Gets addresses that another program chooses: from the IPAMClaim of a machine, or from an IPAddressClaim that the
+//! controller creates for the machine. The decisions are pure, like those of [`super::decision`].
 //!
 //! | source | addresses | gateway |
 //! |---|---|---|
-//! | `ipamClaim` | `status.ips` of the IPAMClaim `VM.INTERFACE` | of our pool |
-//! | `poolRef` | the IPAddress of the IPAddressClaim `VM-INTERFACE` | of the IPAddress, else of our pool |
+//! | `ipamClaim` | `status.ips` of the IPAMClaim `VM.INTERFACE` | of the pool |
+//! | `poolRef` | the IPAddress of the IPAddressClaim `VM-INTERFACE` | of the IPAddress, otherwise of the pool |
 //!
 //! These rules prevent two machines from using the same address:
 //!
-//! - An address is recorded as a lease before the Secret gives it. Another machine that holds the address, from
-//!   whichever source, makes the record impossible.
+//! - An address is recorded as a lease before it is written to the Secret. If another machine holds the address, from
+//!   any source, the address cannot be recorded.
 //! - If a source changes its address, the machine gets the new address only if no guest can have read the earlier one.
 //! - An IPAddressClaim has no owner: the owner's deletion would end the claim while the guest still runs, and the other
 //!   provider would allocate the address again. A finalizer keeps the IPAddress until the lease is released. The claim
@@ -41,7 +41,7 @@ use crate::pools::selection::Selected;
 
 impl View {
     /// Returns the addresses that sources give to the machine, by interface, after the registry has recorded them.
-    /// `Err`: the step that comes next, because an address is not known, not usable, or not recorded.
+    /// `Err`: the next step, because an address is not known, cannot be used, or is not recorded.
     pub(super) fn offers(
         &self,
         vm: &VirtualMachine,
@@ -80,8 +80,8 @@ impl View {
         Ok(offers)
     }
 
-    /// Ends the records of addresses that sources gave to the machine, and that no source gives now. `None`: there is no such address, or
-    /// the answer of a source needs a request first.
+    /// Returns the step that ends the records of addresses that sources gave to the machine earlier and do not give
+    /// now. `None`: there is no such address, or a request is necessary before a source answers.
     fn end_offers(&self, vm: &VirtualMachine, claimed: &Claimed) -> Option<Step> {
         let mut offered = BTreeSet::new();
         for selected in self.selected.iter().flatten() {
@@ -96,7 +96,8 @@ impl View {
         self.end_records(&offered, None)
     }
 
-    /// Records the addresses of an offer as leases. `None`: the machine holds all of them.
+    /// Returns the step that records the addresses of an offer as leases. `None`: the machine holds all these
+    /// addresses.
     fn record(&self, selected: &Selected, pool: &str, claimed: &Claimed, offer: &Offer) -> Option<Step> {
         let claimant = Claimant { machine: claimed.machine.clone(), interface: selected.interface };
         let own = || self.ledger.held.iter().filter(|held| held.claimant == claimant);
@@ -122,7 +123,8 @@ impl View {
         Some(Step::Hold(Box::new(Hold { pool: pool.to_owned(), claimant, addresses, source })))
     }
 
-    /// Releases an address that its source has replaced, unless a guest may have read it.
+    /// Returns the next step after a source has replaced an address. The step releases the earlier address, unless a
+    /// guest may have read it.
     fn follow(&self, other: &Held, claimant: Claimant, offer: &Offer) -> Step {
         let ips: Vec<IpAddr> = offer.addresses.iter().map(IpNetwork::ip).collect();
         let waits_for = self.vm.as_ref().and_then(VirtualMachine::secret);
@@ -147,7 +149,7 @@ impl View {
         }
     }
 
-    /// Whether the registry allocated exactly the addresses of an offer.
+    /// Checks that the registry allocated exactly the addresses of an offer. `Err`: the message about the difference.
     pub(super) fn check_offer(offer: &Offer, allocation: &Allocation) -> Result<(), String> {
         let text = |addresses: &[IpNetwork]| {
             let mut ips: Vec<IpAddr> = addresses.iter().map(IpNetwork::ip).collect();
@@ -238,7 +240,8 @@ impl View {
         }
     }
 
-    /// Returns what sources offer to a machine that has its Secret. `None`: a source does not offer the addresses of the Secret.
+    /// Returns the offers of sources to a machine that has its Secret. `None`: a source does not offer the addresses in
+    /// the Secret.
     pub(super) fn known_offers(
         &self,
         vm: &VirtualMachine,
@@ -258,8 +261,8 @@ impl View {
         Some(offers)
     }
 
-    /// Reports a source that does not give the machine the address of its Secret. The guest keeps this address. `None`:
-    /// every source agrees.
+    /// Returns the step that reports a source that does not give the machine the address in its Secret. The guest keeps
+    /// this address. `None`: every source gives the address in the Secret.
     pub(super) fn compare_sources(&self, vm: &VirtualMachine, own: &OwnSecret) -> Option<Step> {
         let claimed = Claimed { machine: own.machine.clone(), created: Default::default() };
         let selected = self.selected.as_ref().ok()?;
@@ -272,7 +275,7 @@ impl View {
                     let name = claim_of(&self.key.name, &given.interface);
                     format!("IPAddressClaim {}/{name}: it does not exist", self.key.namespace)
                 }
-                // The IPAddress is read, or gets our finalizer again.
+                // This step reads the IPAddress, or adds the finalizer again.
                 Answer::Step(step) => return Some(step),
                 Answer::Wait(problem) | Answer::Exhausted(problem) => problem,
                 Answer::Refused(problem) | Answer::Invalid(problem) => problem,
@@ -281,7 +284,7 @@ impl View {
         })
     }
 
-    /// Returns the next step that ends the IPAddressClaims of machines that are gone. Their leases are released.
+    /// Returns the next step that ends the IPAddressClaims of machines that are gone and whose leases are released.
     /// `None`: nothing is left to do.
     pub(super) fn end_claims(&self) -> Option<Step> {
         self.sources

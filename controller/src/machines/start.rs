@@ -25,18 +25,18 @@ use crate::machines::work::{Work, reference};
 use crate::passes::{Error, PASSES};
 use crate::pools::selection::Selection;
 
-/// Pause between the first passes of two machines whose objects are only compared after the start.
+/// Pause between the first passes of two machines if these passes only compare objects.
 const COMPARISON: Duration = Duration::from_millis(2);
 
 /// Pause between the first passes of two served machines without a digest: such a pass reads a Secret, and writes the digest.
 const READ: Duration = Duration::from_millis(20);
 
-/// Pause between two passes that read Secrets which the first passes have only compared by their digests.
+/// Pause between two passes that read a Secret after the first pass has only compared its digest.
 const CHECK: Duration = Duration::from_millis(100);
 /// Shortest pause between the comparison of a machine and the pass that reads its Secret.
 const FIRST_CHECK: Duration = Duration::from_secs(60);
 
-/// Number of machines whose records are read at once.
+/// Number of machines whose records are read before other tasks get a turn.
 const RECORDS: usize = 256;
 
 // === impl Work ===
@@ -50,13 +50,13 @@ impl Work<'_> {
                 let index = self.index();
                 names.iter().for_each(|key| index.read_records(key, &mut records));
             }
-            // Passes and webhooks go on meanwhile.
+            // Passes and webhooks must be able to run meanwhile.
             yield_now().await;
         }
         records
     }
 
-    /// Lets the registry adopt the addresses that machine objects record.
+    /// Makes the registry adopt the addresses that machine objects record.
     pub(super) async fn rebuild(&self, mut inventory: Inventory) -> Result<(), Stopped> {
         let registry = &self.machines.registry;
         self.note_earlier(&registry.holders_elsewhere().await?);
@@ -70,9 +70,9 @@ impl Work<'_> {
             let machine = diagnostic.claimant.as_ref().map(|claimant| display(Key::of_vm(&claimant.machine)));
             tracing::warn!(machine, %diagnostic, "a record of a machine cannot be used; its addresses are not allocated");
         }
-        // A diagnostic without a claimant names no interface, and the controller never writes a record without an interface.
+        // A diagnostic without a claimant is about a record without an interface, which the controller never writes.
         inventory.diagnostics.retain(|diagnostic| diagnostic.claimant.is_some());
-        // After a loss of leases, the log has a line for each machine with its adopted addresses.
+        // The log gets a line for each machine with adopted addresses, for example after a loss of leases.
         let unknown = inventory.records.clone();
         let rebuilt = registry.rebuild(inventory).await?;
         let (adopted, known) = (rebuilt.adoption.adopted, rebuilt.adoption.known + known);
@@ -91,14 +91,15 @@ impl Work<'_> {
         self.publish_about(reference(kind_of(claimant.machine.kind), &claimant.machine), &notice);
     }
 
-    /// Returns the machines that may have a Secret without a lease, or need an address. Older machines come first.
+    /// Returns the names of machines that may have a Secret without a lease, or that need an address. Older machines
+    /// come first.
     pub(super) fn outstanding(&self, holders: &BTreeSet<Machine>) -> Vec<Key> {
         let mut names = self.index().by_age();
         names.retain(|key| {
             let index = self.index();
             let is_selected = !matches!(index.selected(key), Ok(selected) if selected.is_empty());
             let refers_to = index.vm(key).and_then(VirtualMachine::secret);
-            // The guest reads another Secret than that of the template: it is an orphan, or its VirtualMachine has changed.
+            // If the guest reads another Secret than the template names, its VirtualMachine is gone or has changed.
             let reads = index.instance(key).and_then(|instance| instance.secret.as_deref());
             let reads_other = reads.is_some_and(|secret| refers_to != Some(secret));
             reads_other || (is_selected || refers_to.is_some()) && !is_held(&index, holders, key)
@@ -106,8 +107,9 @@ impl Work<'_> {
         names
     }
 
-    /// Reserves the addresses in the network data of users, for each machine on the network of a pool. This comes before the addresses are
-    /// open: then a waiting machine gets an address at once, and the passes of machines begin only after that.
+    /// Reserves the addresses in the network data of users, for each machine on the network of a pool. This is done
+    /// before the addresses are opened, because a waiting machine then gets an address at once. The passes of machines
+    /// begin only later.
     pub(super) async fn reserve_data_of_users(&self, selection: &Selection) -> Result<(), Error> {
         let holders = self.machines.registry.holders().await?;
         let holding: BTreeSet<&str> = holders.iter().map(Machine::served_in).collect();
@@ -117,13 +119,14 @@ impl Work<'_> {
                 let vm = index.vm(&key)?;
                 let chosen = selection.of(vm).map_err(|problem| problem.to_string());
                 let mut networks = selection.other_networks(vm, chosen.as_deref().unwrap_or_default());
-                // Records of other namespaces reserve nothing, so their machines must not make every growth wait.
+                // Network data in a namespace without addresses or records on the network reserves nothing. The
+                // machines of such a namespace must not delay each growth.
                 networks.retain(|network| {
                     holding.contains(&*key.namespace) || selection.has_records_of(&key.namespace, network)
                 });
                 let is_selected = chosen.as_ref().map_or(true, |selected| !selected.is_empty());
                 let may_have = match vm.secret() {
-                    // A guest that has not started gets another Secret if this one is not of the controller.
+                    // A guest that has not started gets another Secret if its Secret is not one of the controller.
                     Some(_) => {
                         (is_selected || !networks.is_empty())
                             && index.instance(&key).is_some_and(|instance| instance.has_started)
@@ -148,7 +151,7 @@ impl Work<'_> {
         (view.selected, view.other_networks) = (chosen, networks);
         while let Some(step) = view.reserve_data_of_user() {
             let response = match self.request(&view, step.clone()).await {
-                // The other machines do not wait because of a Secret that the controller may not read.
+                // One Secret that the API server does not let the controller read must not delay the other machines.
                 Err(Error::Request(error)) if error.refusal().is_some() => {
                     tracing::warn!(machine = %key, %error, "could not read the network data of a machine");
                     return Ok(());
@@ -162,7 +165,8 @@ impl Work<'_> {
 
     /// Returns the names that get a pass after the start, each with its pause. A machine that may wait for its Secret
     /// gets its pass at once. Machines whose objects are only compared get their passes one after another, so that a
-    /// new machine does not wait for thousands of comparisons. `before` has the holders from before the claims of the start.
+    /// new machine does not wait for thousands of comparisons. `before` has the holders from before the start,
+    /// `holders` has the holders now.
     pub(super) fn names_at_the_start(
         &self,
         before: &BTreeSet<Machine>,
@@ -196,7 +200,7 @@ fn is_held(index: &Index, holders: &BTreeSet<Machine>, key: &Key) -> bool {
     holders.next().is_some_and(|holder| Key::of_machine(holder) == *key) || !index.earlier_of(key).is_empty()
 }
 
-/// Removes the addresses that have a lease in the registry. Returns their number.
+/// Removes the addresses that have a lease in the registry from `inventory`. Returns the number of removed addresses.
 fn without(inventory: &mut Inventory, leased: &BTreeSet<(Claimant, IpAddr)>) -> usize {
     let mut known = 0;
     for record in &mut inventory.records {

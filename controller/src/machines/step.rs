@@ -25,14 +25,14 @@ pub(super) struct Notice {
 pub(super) enum Step {
     /// There is nothing to do until an object or a pool changes.
     Wait,
-    /// Reads the KubevirtMachine of this name.
+    /// Reads the KubevirtMachine with this name.
     ReadMachine(Key),
-    /// Reads the Secret of the machine with this name.
+    /// Reads the Secret with this name, which this program may have written for the machine.
     ReadSecret(String),
-    /// Reads the Secret of another author with this name, in which the machine has its network data.
+    /// Reads the Secret with this name, in which another author has written the network data of the machine.
     ReadOtherSecret(String),
-    /// Applies this merge patch to the VirtualMachine, which asks the webhook for a reference to a Secret. Then publishes this
-    /// event, if the webhook has answered.
+    /// Applies this merge patch to the VirtualMachine. The patch asks the webhook for a reference to a Secret.
+    /// Publishes this event if the webhook has added the reference.
     RequestReference(Value, Option<Notice>),
     /// Applies this JSON patch to the VirtualMachine, then publishes this event.
     PatchVm(Value, Option<Notice>),
@@ -52,15 +52,15 @@ pub(super) enum Step {
     Hold(Box<Hold>),
     /// Claims addresses.
     Claim(Box<Claim>),
-    /// Creates the Secret, which gives the addresses, then publishes this event. The texts are warnings about the network
-    /// data in the Secret.
+    /// Creates this Secret with the addresses of the machine, and logs these warnings about its network data. Then
+    /// publishes this event.
     CreateSecret(Box<Secret>, Vec<String>, Option<Notice>),
-    /// Replaces the Secret by one with these prefix lengths and this document.
+    /// Replaces the Secret by a Secret with these prefix lengths and this document.
     UpdateSecret(Box<OwnSecret>, String),
     /// Records the names of the Secrets from which guests of a machine may read its addresses.
     RecordSecrets(Box<Machine>, BTreeSet<String>),
-    /// Deletes the Secrets of a machine in the first set, which no guest reads any more. Then records that guests may read only those in
-    /// the second set.
+    /// Deletes the Secrets of a machine that are in the first set. If no guest reads one of them, records that guests
+    /// may read only the Secrets in the second set.
     DropSecrets(Box<Machine>, BTreeSet<String>, BTreeSet<String>),
     /// Moves the leases of a machine to these pools, which serve the machine now.
     MoveLeases(Box<Machine>, Vec<String>),
@@ -69,9 +69,9 @@ pub(super) enum Step {
     RecordMigration(Box<Machine>, BTreeSet<IpAddr>),
     /// Deletes these Secrets of a machine, then releases its addresses if no guest reads one of the Secrets.
     Release(Box<Machine>, BTreeSet<String>),
-    /// Records that a machine holds the addresses in its Secret of this name.
+    /// Makes the registry adopt the addresses that the machine has in the Secret with this name.
     Adopt(Vec<Record>, String),
-    /// Records that a machine holds the addresses that the Secret of an earlier machine of its name gives, if they are free.
+    /// Makes the registry adopt the addresses in the Secret of an earlier machine with the same name, if they are free.
     Restore(Vec<Record>),
     /// Keeps these addresses of the claimant and releases its other addresses, which the claimant never received.
     Keep(Box<Claimant>, Vec<IpAddr>),
@@ -90,26 +90,27 @@ pub(super) enum Step {
     MarkVm(Value),
     /// Applies this merge patch to the status of the KubevirtMachine.
     PatchStatus(Value),
-    /// Applies this merge patch to the KubevirtMachine, so that capk retries.
+    /// Applies this merge patch to the KubevirtMachine, so that capk creates the VirtualMachine again.
     Retry(Value),
     /// Reserves these addresses of records that came too late to be adopted, then publishes this event.
     ReserveRecorded(Vec<Reservation>, Notice),
-    /// Notes that the objects of these machines no longer record these addresses, each with its network.
+    /// Notes that the objects of these machines no longer record these addresses. Each address comes with its network.
     EndRecords(BTreeMap<Machine, BTreeSet<(String, IpAddr)>>),
-    /// Publishes an event about each of these records, if no earlier event was about it.
+    /// Publishes an event about each of these doubtful records, unless an earlier event was about the same record.
     ReportDoubts(BTreeSet<String>),
     /// Reserves each of these addresses that is in a pool which may serve the namespace of the VirtualMachine.
     Reserve(Vec<Reservation>),
     /// Removes a machine from the wait queue.
     Withdraw(Machine),
-    /// Reads all objects of a machine with consistent reads, and releases its addresses if no object may use them.
+    /// Reads all objects of a holder with consistent reads, and releases its addresses if none of these objects may use
+    /// them.
     Prove(Machine),
     /// Publishes an event.
     Report(Notice),
 }
 
-/// The steps that a pass does at most once. Not every later read shows that such a step is done: an API server may drop
-/// the members that a write has set.
+/// The steps that a pass does at most once. A later read does not always show that a step is done: an API server may
+/// drop the members that the step has written.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) enum Once {
     ReadMachine,
@@ -152,7 +153,8 @@ pub(super) struct Hold {
 // === impl Notice ===
 
 impl Notice {
-    /// The event about a guest that has started before its network data existed, or before its template referred to it.
+    /// Creates the event about a guest that has started before its network data existed, or before its template
+    /// referred to the data.
     pub(super) fn of_early_guest() -> Self {
         let note = "The guest started without its network data: restart the machine".to_owned();
         Self { is_warning: true, reason: "NetworkDataMissing", note }
@@ -162,7 +164,7 @@ impl Notice {
 // === impl Step ===
 
 impl Step {
-    /// The step, if a pass does it at most once.
+    /// Returns the mark of a step that a pass does at most once. `None`: a pass may do the step several times.
     pub(super) fn once(&self) -> Option<Once> {
         match self {
             Self::ReadMachine(_) => Some(Once::ReadMachine),
@@ -192,8 +194,9 @@ impl Step {
         }
     }
 
-    /// Whether the request gives the machine something of the pools that select it, or says something about them. Such a request waits
-    /// until the pass knows the pools with which the webhooks select the machine.
+    /// Whether the request depends on the pools that select the machine: it allocates from these pools, changes the
+    /// machine because of them, or reports something about them. Such a request waits until the pass has the same pools
+    /// as the webhooks.
     pub(super) fn follows_pools(&self) -> bool {
         use Step::{
             AnnotateVm, AnnotateWaiting, Claim, CreateClaim, CreateSecret, Hold, LeaveAlone, MarkVm, MoveLeases,

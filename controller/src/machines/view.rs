@@ -35,11 +35,12 @@ pub(super) const OUTDATED: &str = "NetworkDataOutdated";
 /// Reason of the event about a requested address that the machine does not get.
 pub(super) const IGNORED: &str = "AddressRequestIgnored";
 
-/// Age of an event about a waiting machine after which the event is repeated. API servers keep an event for one hour, and a machine
-/// in the wait queue gets a pass every ten minutes.
+/// Age at which the event about a waiting machine is published again. API servers keep an event for one hour, and a
+/// machine in the wait queue gets a pass every ten minutes.
 const REPEAT: Duration = Duration::from_secs(45 * 60);
 
-/// Maximum number of records of a machine that get an event because they cannot be read or contradict another record.
+/// Maximum number of doubtful records of a machine that get an event. A doubtful record cannot be read, or contradicts
+/// another record.
 const MOST_DOUBTS: usize = 8;
 
 /// Annotation of a KubevirtMachine that says why its VirtualMachine waits for its network data.
@@ -55,7 +56,7 @@ pub(super) struct View {
     /// Whether KubevirtMachines may have a status map. `true` until the API server drops the map from a write.
     pub(super) has_status_map: bool,
 
-    // The index has these members. They are read again after each step.
+    // The next members come from the index. The pass reads them again after each step.
     pub(super) vm: Option<VirtualMachine>,
     /// The KubevirtMachine of this name, for which capk creates the VirtualMachine.
     pub(super) machine: Option<KubevirtMachine>,
@@ -71,28 +72,30 @@ pub(super) struct View {
     pub(super) is_repeat_due: bool,
     /// A name for the Secret of the machine that no machine had before.
     pub(super) new_name: String,
-    /// The pools without a free address because of which the webhook would reject the VirtualMachine of this name again. `None`: it has
-    /// rejected none, or no pool selects the VirtualMachine.
+    /// Pools without a free address, because of which the webhook would reject the VirtualMachine again. `None`: the
+    /// webhook has not rejected the VirtualMachine, or no pool selects it.
     pub(super) lacking: Option<BTreeSet<String>>,
 
-    // When these members change, the pass begins again.
+    // The next members are read only when a pass begins. If `selected` changes, the pass begins again.
     /// The pools that serve the machine, or the reason why the choice is ambiguous.
     pub(super) selected: Chosen,
-    /// The other networks of the machine that have a pool. The addresses in network data of a user are reserved there, too.
+    /// Further networks of the machine for which there is a pool that does not serve the machine. If a user wrote the
+    /// network data, its addresses are reserved on these networks, too.
     pub(super) other_networks: BTreeSet<String>,
     /// Settings of the pools that serve the machine, by name of the pool.
     pub(super) pools: BTreeMap<String, PoolSettings>,
 
-    /// What the registry records. It is read again after each step that may change it.
+    /// State of the machines of this name in the registry. The pass reads it again after each step that may change it.
     pub(super) ledger: Recorded,
 
     // The responses to the steps of this pass, see [`View::note`].
     /// The Secrets of the machine that this pass has read, by name.
     pub(super) secrets: BTreeMap<String, NetworkSecret>,
-    /// Whether `secrets` has a Secret that the pass has derived from a digest and not read, see [`super::digest`]. The pass has made no
-    /// request, and makes none before it has read the Secret.
+    /// Whether a Secret in `secrets` is derived from a digest and not read, see [`super::digest`]. The pass has made no
+    /// request so far. Before its first request, it reads the Secret.
     pub(super) trusts_digest: bool,
-    /// Addresses in the other Secret from which the guest reads its network data. `None`: not read in this pass.
+    /// Addresses in the Secret of another author from which the guest reads its network data. `None`: this pass has not
+    /// read the Secret.
     pub(super) other_addresses: Option<Vec<IpAddr>>,
     /// IPAddresses of other providers that this pass has read, by name. A value of `None`: the object does not exist.
     pub(super) addresses: BTreeMap<String, Option<ProviderAddress>>,
@@ -100,7 +103,7 @@ pub(super) struct View {
     pub(super) granted: Option<Vec<Allocation>>,
     /// Reason why the registry did not allocate or adopt in this pass. `None`: no failure.
     pub(super) problem: Option<Problem>,
-    /// Holders whose absence this pass has checked.
+    /// Holders that this pass has checked, each with the result: whether the holder is gone.
     pub(super) checked: BTreeMap<Machine, Check>,
     pub(super) done: BTreeSet<Once>,
 }
@@ -110,24 +113,24 @@ pub(super) struct View {
 pub(super) enum Response {
     /// The request is done. The objects and the registry show its effect.
     Done,
-    /// The API server has another version of the object, and has not stored the patch.
+    /// The API server has not stored the patch, because it has another version of the object.
     NotStored,
-    /// The Secret of this name.
+    /// The Secret that the step has read or written, with its name.
     Secret(String, NetworkSecret),
-    /// The addresses in a Secret of another author.
+    /// Addresses in a Secret of another author.
     OtherAddresses(Vec<IpAddr>),
     Address(Box<Option<ProviderAddress>>),
     Granted(Vec<Allocation>),
-    /// The registry or the author of another object has refused the request.
+    /// The registry refused the request, or an object of another author prevents it.
     Refused(Problem),
-    /// A holder is checked.
+    /// Result of the check of a holder.
     Checked(Check),
 }
 
 /// The result of the check whether a holder is gone.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Check {
-    /// An object may still use its addresses.
+    /// An object may still use an address of the holder.
     Kept,
     /// The holder is gone, and its leases are released.
     Gone,
@@ -145,21 +148,22 @@ pub(super) struct PoolSettings {
 /// The pools that serve a machine, or the reason why the choice is ambiguous.
 pub(super) type Chosen = Result<Vec<Selected>, String>;
 
-/// The controller's own state for a name, which no object records.
+/// State of a name that the controller keeps only in memory, because no object records it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Memory {
     /// Holders that have claimed. They may wait for an address or hold one.
     pub(super) claimed: BTreeSet<Machine>,
     /// The last reported event. `None`: the next event is always published.
     pub(super) notice: Option<Notice>,
-    /// Time of the last report of the event.
+    /// Time at which this event was last published.
     pub(super) noticed: Option<Instant>,
-    /// Whether the log says that capk must create the VirtualMachine again. The controller repeats this request every few
-    /// seconds while capk does not react.
+    /// Whether the log has a line about the request that capk create the VirtualMachine again. The controller repeats
+    /// this request every few seconds while capk does not react, but logs it only once.
     pub(super) is_retry_logged: bool,
-    /// The addresses of a guest in another cluster that are not held, according to the last event about them.
+    /// Addresses that are not held for a guest after its migration to another cluster, according to the last event
+    /// about them.
     pub(super) not_held: BTreeSet<IpAddr>,
-    /// The records that cannot be read or contradict another record, according to the last events about them.
+    /// Doubtful records that the last events were about: they cannot be read, or contradict another record.
     pub(super) doubts: BTreeSet<String>,
     /// Whether a user has removed the annotation with which the VirtualMachine was left alone.
     pub(super) is_freed: bool,
@@ -174,7 +178,7 @@ pub(super) struct Claimed {
 // === impl View ===
 
 impl View {
-    /// Creates a view of a name about which nothing is known yet.
+    /// Creates an empty view of a name.
     pub(super) fn new(key: Key, kinds: Kinds) -> Self {
         Self {
             key,
@@ -205,9 +209,9 @@ impl View {
         }
     }
 
-    /// Whether objects of the machine may have the records of another machine, from which it was copied. Such records are ignored,
-    /// and removed before the machine gets addresses. A guest without network data of the controller may use what its objects
-    /// record.
+    /// Whether objects of the machine may have records that were copied from another machine. The controller ignores
+    /// copied records, and removes them before the machine gets addresses. `false` for a machine that is left alone,
+    /// and for a guest without network data of the controller: such a guest may use what its objects record.
     pub(super) fn may_have_copies(&self) -> bool {
         let is_left_alone = self.vm.as_ref().is_some_and(VirtualMachine::is_left_alone);
         let guest = self.instance.as_ref().filter(|instance| instance.has_started && !instance.has_ended);
@@ -219,13 +223,15 @@ impl View {
         self.done.contains(&step)
     }
 
-    /// Whether the machine waits for its network data. An event has named the reason. A machine with network data of another
-    /// author does not wait, and neither does one with earlier network data or with another address than the requested one.
+    /// Whether the machine waits for its network data, and an event has named the reason. A machine does not wait if it
+    /// has network data of another author or earlier network data, or if it has another address than the requested one.
     pub(super) fn is_waiting(&self) -> bool {
         self.memory.notice.as_ref().is_some_and(|notice| ![KEPT, OUTDATED, IGNORED].contains(&notice.reason))
     }
 
-    /// The machine, if the webhook rejects its VirtualMachine because of pools, and no claim of the machine waits in their queues.
+    /// Returns the creation time of the machine, and the pools because of which the webhook rejects its VirtualMachine.
+    /// `None`: the webhook does not reject the VirtualMachine because of pools, or a claim of the machine waits in the
+    /// queues of these pools.
     pub(super) fn refused(&self) -> Option<Refused> {
         let machine = self.machine.as_ref().filter(|machine| !is_deleted(&machine.metadata))?;
         let pools = self.lacking.clone().filter(|pools| self.vm.is_none() && !pools.is_empty())?;
@@ -245,8 +251,8 @@ impl View {
         Some(lacking.into_iter().flat_map(|(it, _)| it.pools()).map(PoolId::to_string).collect())
     }
 
-    /// Whether the machine needs a certain address that is not available for now. A claim that requests an address does
-    /// not wait in the queue of an exhausted pool either.
+    /// Whether the machine needs a certain address that is not available now. This includes a claim that requests an
+    /// address from an exhausted pool: such a claim does not wait in the queue of the pool.
     pub(super) fn waits_for_address(&self) -> bool {
         let requests = self.vm.as_ref().is_some_and(|vm| vm.requested.as_ref().is_ok_and(|all| !all.is_empty()));
         match &self.problem {
@@ -256,8 +262,11 @@ impl View {
         }
     }
 
-    /// Whether the machine waits for a change that no watch reports: another machine holds the address that its source
-    /// gives, another author has the name of its claim, or the IPAddress of its claim does not exist yet.
+    /// Whether the machine waits for a change that no watch reports:
+    ///
+    /// - Another machine holds the address that the source of this machine gives.
+    /// - An object of another author has the name of the machine's claim.
+    /// - The IPAddress of the machine's claim does not exist yet.
     pub(super) fn is_disputed(&self) -> bool {
         let is_taken = |error: &ClaimError| matches!(error, ClaimError::Taken { .. } | ClaimError::ReuseDelay { .. });
         let has_source = self.pools.values().any(|pool| pool.source.is_some());
@@ -287,7 +296,8 @@ impl View {
         NetworkSecret::Foreign(problem, addresses.collect())
     }
 
-    /// Reports why the machine gets no network data, and removes it from the wait queue, because waiting does not help.
+    /// Returns the step that reports why the machine gets no network data. A waiting machine is first removed from the
+    /// wait queue, because waiting does not help.
     pub(super) fn refuse(&self, note: String) -> Step {
         self.hold_back(self.report("NetworkDataMissing", note))
     }
@@ -302,15 +312,16 @@ impl View {
         self.tell(Notice { is_warning: true, reason, note })
     }
 
-    /// Publishes an event, unless it was the last one about this machine. The event of a waiting machine is repeated.
+    /// Returns the step that publishes an event, or [`Step::Wait`] if the last event about the machine was the same. If
+    /// the machine waits and this event is old, the step publishes the event again.
     pub(super) fn tell(&self, notice: Notice) -> Step {
         let is_repeated = self.is_repeat_due && self.is_waiting();
         let is_known = self.memory.notice.as_ref() == Some(&notice);
         if is_known && !is_repeated { Step::Wait } else { Step::Report(notice) }
     }
 
-    /// Reports the invalid records whose addresses are reserved for the machine: they cannot be read, or they contradict another record.
-    /// `None`: the last events are about exactly these records.
+    /// Returns the step that reports doubtful records whose addresses are reserved for the machine: they cannot be
+    /// read, or contradict another record. `None`: the last events are about exactly these records.
     pub(super) fn report_doubts(&self) -> Option<Step> {
         let is_served = !matches!(&self.selected, Ok(selected) if selected.is_empty()) || !self.ledger.known.is_empty();
         let has_address = |doubt: &&ObjectDiagnostic| doubt.claimant.is_some() && !doubt.addresses.is_empty();
@@ -319,8 +330,9 @@ impl View {
         (doubts != self.memory.doubts).then_some(Step::ReportDoubts(doubts))
     }
 
-    /// Writes the annotation that says why the machine waits, or removes the annotation when the machine has its network data.
-    /// `None`: the annotation is correct. People read the KubevirtMachine, and capk reports only that the guest starts.
+    /// Returns the step that writes the annotation with the reason why the machine waits, or removes the annotation of
+    /// a machine that does not wait. `None`: the annotation is correct. The annotation is on the KubevirtMachine,
+    /// because people read this object, and capk reports there only that the guest starts.
     pub(super) fn annotate_waiting(&self) -> Option<Step> {
         let machine = self.machine.as_ref().filter(|machine| !is_deleted(&machine.metadata))?;
         let vm = self.vm.as_ref().filter(|vm| vm.kubevirt_machine().as_ref() == Some(&self.key));
@@ -347,7 +359,7 @@ impl Memory {
         (self.notice, self.noticed) = (Some(notice), Some(Instant::now()));
     }
 
-    /// Whether the last event must be repeated.
+    /// Whether the last event is old enough to be published again.
     pub(super) fn is_repeat_due(&self, now: Instant) -> bool {
         self.noticed.is_some_and(|noticed| now.duration_since(noticed) >= REPEAT)
     }
@@ -361,7 +373,8 @@ impl Given {
         Allocation { claimant, addresses: self.addresses.clone() }
     }
 
-    /// The record of these addresses in the Secret, which is in the namespace of the VirtualMachine.
+    /// Returns the record of these addresses in the Secret. `namespace` is the namespace of the VirtualMachine and of
+    /// the Secret.
     pub(crate) fn record(&self, own: &OwnSecret, namespace: &str, addresses: Vec<IpNetwork>) -> Record {
         Record {
             claimant: Claimant { machine: own.machine.clone(), interface: self.interface },
@@ -375,7 +388,8 @@ impl Given {
     }
 }
 
-/// Returns a JSON patch with these operations. The patch fails if the VirtualMachine has another version.
+/// Returns a JSON patch with these operations for a VirtualMachine. The API server rejects the patch if it has another
+/// version of the VirtualMachine.
 pub(super) fn patch(vm: &VirtualMachine, operations: &[Value]) -> Value {
     let test = json!({"op": "test", "path": "/metadata/resourceVersion", "value": vm.metadata.resource_version});
     [test].into_iter().chain(operations.iter().cloned()).collect()

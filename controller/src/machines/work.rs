@@ -1,4 +1,4 @@
-//! What the passes of machines share: the index, and the requests about objects.
+//! What the passes of machines share: the index, and the requests that read and write objects.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::AtomicBool;
@@ -51,12 +51,12 @@ pub struct Machines {
     pub(super) scope: Scope,
     pub(super) macs: macs::Observer,
     pub(super) reports: reports::Observer,
-    /// The pools as the webhooks use them: a change is here before the registry has it.
+    /// The pools that the webhooks use. They have a change before the registry has it.
     pub(super) pools: Arc<SelectionCache>,
     pub(super) states: Arc<MachineStates>,
 }
 
-/// Serves machines as long as the API server serves the same `kinds`.
+/// The work of [`Machines`] while the API server serves the same `kinds`.
 pub(super) struct Work<'m> {
     pub(super) machines: &'m Machines,
     pub(super) kinds: Kinds,
@@ -70,8 +70,8 @@ pub(super) struct Work<'m> {
 // === impl Machines ===
 
 impl Machines {
-    /// Creates the part that serves the machines of pools. `opening` must count this part. The observers receive every
-    /// VirtualMachine and every instance. `pools` has the pools as the webhooks see them.
+    /// Creates the part that serves the machines of pools. The number of parts of `opening` must include this part. The
+    /// observers receive every VirtualMachine and every instance. `pools` has the pools that the webhooks use.
     #[must_use]
     pub fn new(
         client: Client,
@@ -130,7 +130,7 @@ impl Work<'_> {
         }
     }
 
-    /// Remembers an object that will claim for the VirtualMachine of a name.
+    /// Notes that `machine` claims addresses for the VirtualMachine of a name.
     pub(super) fn note_claimant(&self, key: &Key, machine: &Machine) {
         self.index().remember(key, |memory| memory.claimed.extend([machine.clone()]));
     }
@@ -138,7 +138,7 @@ impl Work<'_> {
     /// Notes KubevirtMachines that hold addresses for VirtualMachines of other namespaces. These VirtualMachines get a pass.
     pub(super) fn note_earlier(&self, earlier: &BTreeSet<Machine>) {
         let new = earlier.iter().filter(|holder| self.index().note_earlier(holder));
-        // The receiver ends only together with the passes.
+        // A send fails only after the passes have ended.
         new.for_each(|holder| drop(self.others.send(Key::of_vm(holder))));
     }
 
@@ -163,11 +163,12 @@ impl Work<'_> {
         Ok(object)
     }
 
-    /// Updates the index with the object that a write stored. `false`: the write was not stored, and the index now has
-    /// the object that a read returned, or none.
+    /// Updates the index with the object that a write stored. `false`: the write was not stored, and the object is read
+    /// again into the index.
     pub(super) async fn take(&self, kind: Kind, key: &Key, object: Option<Object>) -> Result<bool, Error> {
         match object {
-            // The pass knows the object that it has changed.
+            // The object was known before the write. If a watch has reported its deletion since, the index ignores the
+            // response.
             Some(object) => {
                 let known = Some(version_of(&object.metadata));
                 self.index().take(kind, key, known, Some(object));
@@ -208,7 +209,7 @@ impl Work<'_> {
         self.machines.events.publish(object, type_, reason, note);
     }
 
-    /// The kind of IPAddressClaims, if the API server serves them.
+    /// Returns the kind of IPAddressClaims. `Err`: the API server does not serve them.
     pub(super) fn claims(&self) -> Result<Kind, Error> {
         let version = self.kinds.claims.ok_or_else(|| Error::NotReady("no IPAddressClaims are served".to_owned()))?;
         Ok(Kind::AddressClaim(version))
@@ -220,7 +221,8 @@ impl Work<'_> {
         Ok(Api::namespaced_with(self.machines.client.clone(), &key.namespace, &kind))
     }
 
-    /// Objects of a kind in the namespace of a name. A user can write an object that only [`Object`] can read.
+    /// Returns the API for objects of a kind in the namespace of a name. It uses [`Object`], because a user can write
+    /// an object that only this type can read.
     pub(super) fn api(&self, kind: Kind, key: &Key) -> Api<Object> {
         Api::namespaced_with(self.machines.client.clone(), &key.namespace, &kind.resource())
     }

@@ -1,4 +1,4 @@
-//! The free addresses of the pools during one plan.
+//! Finds free MAC addresses while one plan is made.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,15 +9,15 @@ use crate::kinds::mac_pool::MacPool;
 use crate::macs::objects::{Leased, Objects};
 use crate::macs::used::Used;
 
-/// The free addresses of the pools during one plan.
+/// The free addresses of the pools while one plan is made.
 pub(super) struct Free<'i> {
     objects: &'i Objects,
     pub(super) used: &'i Used<'i>,
     pub(super) pools: Vec<(&'i MacPool, Box<dyn Iterator<Item = MacAddr> + 'i>)>,
     pub(super) planned: BTreeSet<MacAddr>,
-    /// Released leases by namespace, name and interface of their last holder.
+    /// Address of each released lease, by namespace, name and interface of its last holder.
     released: BTreeMap<(&'i str, &'i str, &'i str), MacAddr>,
-    /// Names of the pools that had too few addresses for an older machine.
+    /// Names of the pools that have too few addresses for an older machine of this plan.
     pub(super) exhausted: BTreeSet<&'i str>,
 }
 
@@ -45,8 +45,9 @@ impl<'i> Free<'i> {
         }
     }
 
-    /// Takes a free address from one of these pools: the address that a machine of the same name had on this interface,
-    /// else the lowest address of the first pool with a free address. Returns the name of the pool, too.
+    /// Takes a free address from one of these pools. Prefers the address that a machine of the same name had on this
+    /// interface. Otherwise takes the lowest address of the first pool with a free address. Also returns the name of
+    /// the pool.
     pub(super) fn take(&mut self, pools: &[&str], key: &Key, interface: &str) -> Option<(&'i str, MacAddr)> {
         let Self { objects, used, planned, released, exhausted, .. } = self;
         let may_serve = |name: &str| pools.contains(&name) && !exhausted.contains(name);

@@ -1,4 +1,4 @@
-//! The MAC addresses of a VirtualMachine and of its instance, read from the objects.
+//! Reads the MAC addresses of a VirtualMachine and of its instance.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,14 +11,14 @@ use crate::cluster::object::Object;
 use crate::kinds::mac_pool::MacPool;
 use crate::kinds::virtual_machine::{by_name, interfaces, items, requires_mac_addresses};
 
-/// The MAC addresses of a VirtualMachine.
+/// A VirtualMachine with its MAC addresses.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Vm {
-    /// Namespace, name, UID, labels, version and times.
+    /// Metadata that decisions read: namespace, name, UID, labels, version and times.
     pub(super) metadata: ObjectMeta,
-    /// Whether the template has the label: its instance starts only with an address on every interface.
+    /// Whether the template has the label. An instance with the label starts only if every interface has an address.
     pub(super) has_label: bool,
-    /// KubeVirt's name of each interface, with its address.
+    /// The interfaces: the name that KubeVirt uses, and the address.
     pub(super) interfaces: Vec<(String, Address)>,
 }
 
@@ -27,19 +27,19 @@ pub(crate) struct Vm {
 pub(super) enum Address {
     /// The interface has no address yet.
     Missing,
-    /// The interface has a value that is not a unicast address.
+    /// The value of the interface is not a unicast address.
     Invalid,
     Known(MacAddr),
 }
 
-/// The MAC addresses of an instance.
+/// An instance with its MAC addresses.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Guest {
-    /// Every address of an interface in the specification and in the status, with the position of its interface.
+    /// Every address of a named interface in the specification or the status, with the position of the interface.
     pub(super) all: BTreeMap<MacAddr, usize>,
-    /// Addresses that must be unique in the cluster. Empty unless the guest runs.
+    /// Addresses that must be unique in the cluster. Empty if the guest does not run.
     pub(super) unique: BTreeSet<MacAddr>,
-    /// Whether the guest runs. Users can invent the addresses of an instance that does not run.
+    /// Whether the guest runs. If an instance does not run, a user may have invented its addresses.
     pub(super) is_running: bool,
     pub(super) created: Option<Timestamp>,
 }
@@ -98,7 +98,7 @@ impl Vm {
         self.interfaces.iter().enumerate().filter(missing).map(|(position, (name, _))| (position, name.as_str()))
     }
 
-    /// Whether another version differs only in members that no decision reads.
+    /// Whether this version and `other` differ only in members that no decision reads.
     pub(super) fn is_like(&self, other: &Self) -> bool {
         let metadata =
             ObjectMeta { resource_version: other.metadata.resource_version.clone(), ..self.metadata.clone() };
@@ -112,8 +112,8 @@ impl Guest {
     /// Reads an instance. A member with an unexpected structure counts as absent.
     pub(super) fn read(object: &Object) -> Self {
         let (spec, status) = (&object.data["spec"], &object.data["status"]);
-        // An address of an interface with `bridge` or another direct binding on the network of pods belongs to the
-        // network plugin, which may use one address on several isolated networks.
+        // If an interface is on the network of pods with `bridge` or another direct binding, its address belongs to the
+        // network plugin. The plugin may use one address on several isolated networks.
         let (networks, of_spec) = (by_name(&spec["networks"]), by_name(&spec["domain"]["devices"]["interfaces"]));
         let is_unique = |name: &str| {
             let (network, interface) = (networks.get(name), of_spec.get(name));
@@ -121,7 +121,8 @@ impl Guest {
             network.is_some_and(|network| network["multus"].is_object() || is_masquerade)
         };
         let in_spec = interfaces(spec).filter_map(|(name, address)| Some((name, address?)));
-        // An interface without a name exists only inside the guest. A guest must not be able to use up a pool.
+        // An interface without a name exists only inside the guest, and does not count: otherwise a guest could use up
+        // a pool.
         let in_status = items(&status["interfaces"])
             .filter_map(|interface| Some((interface["name"].as_str()?, interface["mac"].as_str()?)));
         let all = in_spec.chain(in_status).filter_map(|(name, address)| Some((name, parse_mac_address(address)?)));
@@ -129,13 +130,13 @@ impl Guest {
         let is_running = status["phase"] == "Running";
         let unique = all.iter().filter(|(name, _)| is_running && is_unique(name)).map(|(_, address)| *address);
         let unique = unique.collect();
-        // Of several interfaces with one address, the first one counts.
+        // If several interfaces have the same address, the first one counts.
         let all = all.iter().enumerate().rev().map(|(position, (_, address))| (*address, position)).collect();
         let created = object.metadata.creation_timestamp.as_ref().map(|time| time.0);
         Self { all, unique, is_running, created }
     }
 
-    /// The addresses of a pool, with the positions of their interfaces.
+    /// The addresses of a pool that the instance has, with the positions of their interfaces.
     pub(super) fn of(&self, pool: &MacPool) -> impl Iterator<Item = (usize, MacAddr)> {
         let of_pool = self.all.iter().filter(|(address, _)| pool.contains(**address));
         of_pool.map(|(address, position)| (*position, *address))

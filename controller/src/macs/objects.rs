@@ -1,4 +1,4 @@
-//! The objects of machines, pools and leases that the decisions about MAC addresses need.
+//! The machines, pools and leases on which decisions about MAC addresses depend.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,13 +16,13 @@ use crate::kinds::pool::LeaseSpec;
 use crate::kinds::schema::lines;
 use crate::macs::machine::{Guest, Vm};
 
-/// The objects of machines, pools and leases, and the requests that they need.
+/// The known machines, pools and leases.
 #[derive(Debug, Default)]
 pub(super) struct Objects {
     pub(super) vms: Newest<Key, Vm>,
     pub(super) guests: Newest<Key, Guest>,
     pub(super) pools: Newest<String, Pool>,
-    /// An error: why the lease cannot be read, in one line.
+    /// The lease of each address. An error has the reason, in one line, why the lease cannot be read.
     pub(super) leases: Newest<MacAddr, Result<LeaseSpec, String>>,
 }
 
@@ -30,15 +30,15 @@ pub(super) struct Objects {
 pub(super) struct Pool {
     pub(super) metadata: ObjectMeta,
     pub(super) status: MacPoolStatus,
-    /// The pool, or every error of its specification.
+    /// The pool, or all errors of its specification.
     pub(super) pool: Result<MacPool, String>,
-    /// What the schema does not allow in the specification. `None`: it allows all of it.
+    /// The parts of the specification that the schema does not allow. `None`: the schema allows everything.
     pub(super) beyond_schema: Option<String>,
 }
 
-/// The lease of one address.
+/// The state of the lease of one address.
 pub(super) enum Leased<'l> {
-    /// No machine holds the address. `version`: the version of a released lease.
+    /// No machine holds the address. `version` is the version of a released lease. `None`: there is no lease.
     Free {
         version: Option<u64>,
     },
@@ -47,13 +47,13 @@ pub(super) enum Leased<'l> {
     Unreadable,
 }
 
-/// The held addresses by UID of the VirtualMachine and by interface.
+/// The held addresses, by the UID of the VirtualMachine and the interface.
 pub(super) type HeldBy<'i> = BTreeMap<(&'i str, &'i str), BTreeSet<MacAddr>>;
 
 // === impl Objects ===
 
 impl Objects {
-    /// Stores a VirtualMachine, unless a newer version is known. Returns whether a decision may change.
+    /// Stores a VirtualMachine, unless a newer version is known. Returns whether this may affect a decision.
     pub(super) fn apply_vm(&mut self, object: &Object) -> bool {
         self.store_vm(Key::of(&object.metadata), version_of(&object.metadata), Vm::read(object))
     }
@@ -62,27 +62,28 @@ impl Objects {
         store(&mut self.vms, key, version, vm, Vm::is_like)
     }
 
-    /// Stores an instance, unless a newer version is known. Returns whether a decision may change.
+    /// Stores an instance, unless a newer version is known. Returns whether this may affect a decision.
     pub(super) fn store_guest(&mut self, key: Key, version: u64, guest: Guest) -> bool {
         store(&mut self.guests, key, version, guest, Guest::eq)
     }
 
-    /// Removes a VirtualMachine that a watch reports as deleted at `version`. `None`: a list no longer contains it.
+    /// Removes a VirtualMachine that a watch reports as deleted at `version`. If `version` is `None`, a list no longer
+    /// contains the VirtualMachine.
     pub(super) fn remove_vm(&mut self, key: &Key, version: Option<u64>) {
         self.vms.remove(key, version);
     }
 
-    /// Removes an instance, as [`Objects::remove_vm`].
+    /// Removes an instance in the same way as [`Objects::remove_vm`].
     pub(super) fn remove_guest(&mut self, key: &Key, version: Option<u64>) {
         self.guests.remove(key, version);
     }
 
-    /// Removes all VirtualMachines and instances.
+    /// Removes all VirtualMachines and instances from the index.
     pub(super) fn forget_machines(&mut self) {
         (self.vms, self.guests) = (Newest::default(), Newest::default());
     }
 
-    /// Stores a pool, unless a newer version is known.
+    /// Stores a pool, unless a newer version is known. Returns whether the pool was stored.
     pub(super) fn apply_pool(&mut self, object: Object) -> bool {
         let Object { metadata, data, .. } = object;
         let metadata = ObjectMeta { managed_fields: None, ..metadata };
@@ -96,7 +97,7 @@ impl Objects {
                 lines.join("\n")
             })
         });
-        // A status that cannot be read is replaced.
+        // If the status cannot be read, the controller replaces it.
         let status = serde_json::from_value(data["status"].clone()).unwrap_or_default();
         self.pools.apply(name, version, Pool { metadata, status, pool, beyond_schema })
     }
@@ -105,7 +106,8 @@ impl Objects {
         self.pools.remove(&name.to_owned(), None);
     }
 
-    /// Stores a lease, unless a newer version is known. A lease of an IP address is ignored.
+    /// Stores a lease of a MAC address, unless a newer version is known. Ignores a lease of an IP address. Returns
+    /// whether this may affect a decision.
     pub(super) fn apply_lease(&mut self, object: &Object) -> bool {
         let Some(address) = object.metadata.name.as_deref().and_then(parse_mac_lease_name) else { return false };
         let spec = read_lease(object, address).map_err(|error| one_line(&error));
@@ -115,22 +117,22 @@ impl Objects {
         store(&mut self.leases, address, version_of(&object.metadata), spec, Result::eq)
     }
 
-    /// Removes a deleted lease.
+    /// Removes a lease from the index after its deletion.
     pub(super) fn remove_lease(&mut self, name: &str) {
         if let Some(address) = parse_mac_lease_name(name) {
             self.leases.remove(&address, None);
         }
     }
 
-    /// Returns the VirtualMachine of a name.
+    /// Returns the VirtualMachine with this name.
     pub(super) fn vm(&self, key: &Key) -> Option<&Vm> {
         self.vms.get(key)
     }
 
-    /// For each pool with addresses of an older pool: the overlaps, one line each.
+    /// For each pool that has addresses of an older pool, a text with one line for each overlap.
     pub(super) fn overlaps(&self) -> BTreeMap<&str, String> {
         let mut by_age: Vec<&Pool> = self.pools.iter().map(|(_, pool)| pool).collect();
-        // Only objects in tests have no creation time. They count as the youngest.
+        // Only pools in tests have no creation time. They count as the youngest pools.
         by_age.sort_by_key(|pool| {
             let created = pool.metadata.creation_timestamp.as_ref().map(|time| time.0);
             (Reverse(created.is_some()), created, pool.metadata.name.clone())
@@ -172,7 +174,7 @@ impl Objects {
     }
 }
 
-/// The specification of a lease of a MAC address.
+/// Reads the specification of a lease of a MAC address. Fails if it is not for `address`.
 fn read_lease(object: &Object, address: MacAddr) -> Result<LeaseSpec, String> {
     let spec: LeaseSpec =
         serde_json::from_value(object.data["spec"].clone()).map_err(|error| format!("spec: {error}"))?;
@@ -185,7 +187,8 @@ fn read_lease(object: &Object, address: MacAddr) -> Result<LeaseSpec, String> {
     }
 }
 
-/// Stores an object, unless a newer version is known. Returns whether the object differs from the version before.
+/// Stores an object, unless a newer version is known. Returns whether `is_like` finds a difference from the version
+/// before.
 fn store<K: Clone + Ord, T>(
     known: &mut Newest<K, T>,
     key: K,

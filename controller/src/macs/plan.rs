@@ -1,4 +1,5 @@
-//! Decides which MAC addresses are recorded, assigned and released. Pure: the input is objects, the output is requests.
+//! Decides which MAC addresses are recorded, assigned and released. Pure decision logic: the input is objects, the
+//! output is requests.
 //!
 //! | state | request |
 //! |---|---|
@@ -10,15 +11,17 @@
 //!
 //! These rules prevent two machines from using the same address:
 //!
-//! - An address is written into a VirtualMachine only after its lease is stored. The API server rejects a second lease of
-//!   the same address, and a write to an outdated version of the VirtualMachine.
-//! - An existing VirtualMachine keeps every lease, also when its interfaces change: KubeVirt may start an instance from an
-//!   older version of the VirtualMachine.
-//! - An address that a VirtualMachine or an instance uses without a lease is not allocated, if a pool with the address serves
-//!   their namespace. Otherwise, the users of one namespace could use up the pools of all others.
-//! - A running guest of another namespace keeps addresses of the pool from being allocated, too: at most
-//!   [`MOST_OF_GUEST`](super::used::MOST_OF_GUEST) of one guest, and at most a quarter of the pool for all guests of a namespace.
-//!   The oldest instances come first. Beyond this, an address may get a second guest, which is reported as a collision.
+//! - An address is written into a VirtualMachine only after its lease is stored. The API server rejects a second lease
+//!   of the same address, and a write to an outdated version of the VirtualMachine.
+//! - An existing VirtualMachine keeps all its leases, even if its interfaces change: KubeVirt may start an instance
+//!   from an older version of the VirtualMachine.
+//! - An address that a VirtualMachine or instance uses without a lease is not allocated, if the pool of the address
+//!   serves the namespace of the user. The uses in other namespaces do not count here: otherwise the users of one
+//!   namespace could use up the pools of all others.
+//! - A running guest of another namespace also keeps addresses of the pool from being allocated: at most
+//!   [`MOST_OF_GUEST`](super::used::MOST_OF_GUEST) for one guest, and at most a quarter of the pool for all guests of a
+//!   namespace. The addresses of the oldest instances count first. A further address may get a second guest, which is
+//!   reported as a collision.
 
 #[cfg(test)]
 mod tests;
@@ -39,17 +42,17 @@ use crate::macs::objects::{HeldBy, Leased, Objects, Pool};
 use crate::macs::used::may_lease;
 use crate::metrics::MacPoolCount;
 
-/// Everything that is to be done.
+/// The result of a decision: requests, and the state to report.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Plan {
     pub(super) actions: Vec<Action>,
-    /// Merge patches of the status of pools, by name.
+    /// Merge patches for the status of pools, by the name of the pool.
     pub(super) statuses: BTreeMap<String, Value>,
-    /// State of the valid pools, by name.
+    /// Counts of the valid pools, by the name of the pool.
     pub(super) counts: BTreeMap<String, MacPoolCount>,
-    /// Why machines have no address: the reason and the note of an event.
+    /// For each machine that waits, why it has no address: the reason and the note of an event.
     pub(super) waiting: BTreeMap<Key, (&'static str, String)>,
-    /// Addresses that two or more running guests have, with the names of their machines.
+    /// Addresses that at least two running guests use, with the names of the machines.
     pub(super) collisions: BTreeMap<MacAddr, BTreeSet<Key>>,
     /// Number of leases that cannot be read.
     pub(super) unreadable: usize,
@@ -60,19 +63,20 @@ pub(super) struct Plan {
 /// A request to the API server.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Action {
-    /// Stores the lease of an address. `version`: the version of the released lease that is replaced.
+    /// Stores the lease of an address. `version` is the version of the released lease that is replaced. `None`: there
+    /// is no lease.
     Record { address: MacAddr, version: Option<u64>, lease: Box<LeaseSpec> },
-    /// Writes addresses into a VirtualMachine: applies this merge patch, which asks the webhook to write them, and then, if no
-    /// webhook answers, this JSON patch. The texts are `address to interface`.
+    /// Writes addresses into a VirtualMachine. The merge patch `request` asks the webhook to write them. If no webhook
+    /// answers, the JSON patch `patch` follows. Each text in `addresses` has the form `address to interface`.
     Assign { key: Key, request: Value, patch: Value, addresses: Vec<String> },
-    /// Reads the VirtualMachine of a lease and its instance, and releases the lease if no guest can use the address.
+    /// Reads the VirtualMachine of a lease and its instance. Releases the lease if no guest can use the address.
     Prove { address: MacAddr, version: u64, lease: Box<LeaseSpec> },
 }
 
 // === impl Objects ===
 
 impl Objects {
-    /// Returns everything that is to be done.
+    /// Decides from the known objects which requests to make, and what to report.
     pub(super) fn plan(&self, now: Timestamp) -> Plan {
         let used = self.used();
         let unreadable = self.unreadable().count();
@@ -87,7 +91,7 @@ impl Objects {
         let mut waiting: BTreeMap<&str, u32> = BTreeMap::new();
         let mut vms: Vec<(&Key, &Vm)> = self.vms.iter().collect();
         vms.sort_by_key(|(key, vm)| (vm.metadata.creation_timestamp.as_ref().map(|time| time.0), *key));
-        // An address that a machine has is recorded before any address is allocated.
+        // Addresses that machines already have are recorded before any address is allocated.
         for (key, vm) in vms.iter().filter(|(_, vm)| !vm.is_deleted()) {
             for (interface, address) in &vm.interfaces {
                 let Address::Known(address) = *address else { continue };
@@ -100,7 +104,8 @@ impl Objects {
             }
         }
         let held = self.held_by_machine();
-        // A manifest that is applied again removes the label together with the addresses, so the leases count, too.
+        // If a user applies a manifest again, this removes the label together with the addresses. Therefore a machine
+        // that holds a lease is served without the label, too.
         let is_served = |vm: &Vm| vm.has_label || has_lost_address(vm, &held, || serving());
         let is_waiting = |vm: &Vm| vm.missing().next().is_some() && !vm.is_deleted() && is_served(vm);
         for (key, vm) in vms.into_iter().filter(|(_, vm)| is_waiting(vm)) {
@@ -123,8 +128,8 @@ impl Objects {
         plan
     }
 
-    /// Returns the requests for a VirtualMachine with interfaces without an address. `Err`: the pools of the machine, and
-    /// the reason and the note of an event.
+    /// Returns the requests for a VirtualMachine that has interfaces without an address. An error has the pools that
+    /// serve the machine, and the reason and the note of an event.
     fn serve<'i>(
         &'i self,
         key: &'i Key,
@@ -145,7 +150,7 @@ impl Objects {
         let is_of_guest = |address: &MacAddr| self.guests.get(key).is_some_and(|guest| guest.all.contains_key(address));
         for (index, interface) in vm.missing() {
             let own = held.get(&(vm.uid(), interface)).into_iter().flatten();
-            // A guest of this machine may still use an address that was removed from the VirtualMachine.
+            // The machine's own guest may still use an address that was removed from the VirtualMachine.
             let is_unused = |address: &MacAddr| {
                 let users = free.used.get(address).into_iter().flatten();
                 users.into_iter().all(|user| *user == key) && vm.addresses().all(|other| other != *address)
@@ -153,7 +158,7 @@ impl Objects {
             let own = own.copied().filter(|address| is_unused(address) && !free.planned.contains(address));
             let own = own.min_by_key(|address| !is_of_guest(address));
             if let Some(address) = own {
-                // The address must not be assigned to a second interface of the same name.
+                // A second interface with the same name must not get this address.
                 free.planned.insert(address);
                 let path = format!("/spec/template/spec/domain/devices/interfaces/{index}/macAddress");
                 operations.push(json!({"op": "add", "path": path, "value": address.to_string()}));
@@ -191,7 +196,7 @@ impl Objects {
         Ok(vec![Action::Assign { key: key.clone(), request, patch, addresses }])
     }
 
-    /// Checks of the leases whose VirtualMachine is not known.
+    /// Returns the actions that check leases whose VirtualMachine and instance are not known.
     fn proofs(&self) -> Vec<Action> {
         let proof = |(address, lease): (&MacAddr, &Result<LeaseSpec, String>)| {
             let lease = lease.as_ref().ok().filter(|lease| lease.released.is_none())?;
@@ -205,7 +210,8 @@ impl Objects {
     }
 }
 
-/// Whether a VirtualMachine holds an address of one of these pools for an interface that has none, and the pool still serves it.
+/// Whether a VirtualMachine holds an address for an interface that has no address now, and one of these pools has the
+/// address and still serves the VirtualMachine.
 fn has_lost_address<'p, P: Iterator<Item = &'p MacPool>>(vm: &Vm, held: &HeldBy<'_>, pools: impl Fn() -> P) -> bool {
     let mut lost = vm.missing().flat_map(|(_, interface)| held.get(&(vm.uid(), interface)).into_iter().flatten());
     lost.any(|address| pools().any(|pool| pool.contains(*address) && pool.serves(&vm.metadata)))

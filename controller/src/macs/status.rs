@@ -1,4 +1,4 @@
-//! The status of a MACPool: its counts and its conditions.
+//! Writes the status of a MACPool: its counts and its conditions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +19,7 @@ use crate::metrics::MacPoolCount;
 // === impl Objects ===
 
 impl Objects {
-    /// Returns the counts of a pool, and the patch of its status. `None`: the status is correct.
+    /// Returns the counts of a pool, and the patch of its status. The patch is `None` if the stored status is correct.
     pub(super) fn report(
         &self,
         pool: &Pool,
@@ -41,8 +41,8 @@ impl Objects {
         let mut shared: BTreeMap<&MacAddr, BTreeSet<&Key>> = BTreeMap::new();
         let of_used = used.iter().filter(|(_, keys)| keys.len() > 1);
         let of_used = of_used.flat_map(|(address, keys)| keys.iter().map(move |key| (address, *key)));
-        // `used` lacks the addresses of guests of other namespaces beyond their limit, so the running guests that share an
-        // address count, too.
+        // `used` lacks the addresses of guests of other namespaces beyond their limit. Therefore the running guests
+        // that share an address count, too.
         let running = collisions.iter().flat_map(|(address, keys)| keys.iter().map(move |key| (address, key)));
         for (address, key) in of_used.chain(running).filter(|(address, _)| of_pool(address)) {
             shared.entry(address).or_default().insert(key);
@@ -99,7 +99,7 @@ impl Objects {
     }
 }
 
-/// Names of machines for a message, at most five.
+/// Returns the names of at most five machines for a message, and the number of the others.
 pub(super) fn names<'k>(keys: impl ExactSizeIterator<Item = &'k Key>) -> String {
     let all = keys.len();
     let named: Vec<String> = keys.take(5).map(ToString::to_string).collect();

@@ -1,4 +1,4 @@
-//! The addresses that are not allocated because a machine has them, and the machines that share an address.
+//! Finds the MAC addresses that are not allocated because a machine uses them, and the machines that share an address.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,17 +10,18 @@ use crate::kinds::mac_pool::MacPool;
 use crate::macs::machine::Guest;
 use crate::macs::objects::Objects;
 
-/// Maximum number of addresses of a pool that one running guest keeps from being allocated, if the pool does not serve the namespace of the
-/// guest.
+/// Maximum number of addresses of a pool that one running guest can keep from being allocated, if the pool does not
+/// serve the namespace of the guest.
 pub(super) const MOST_OF_GUEST: usize = 4;
 
-/// The machines that have each address.
+/// The machines that use each address.
 pub(super) type Used<'i> = BTreeMap<MacAddr, BTreeSet<&'i Key>>;
 
 // === impl Objects ===
 
 impl Objects {
-    /// For each address that is not allocated because of its users: the machines whose VirtualMachine or instance has the address.
+    /// Returns the addresses that are not allocated because of their users, each with the machines whose VirtualMachine
+    /// or instance has the address.
     pub(super) fn used(&self) -> Used<'_> {
         let pools: Vec<&MacPool> = self.pools.iter().filter_map(|(_, pool)| pool.pool.as_ref().ok()).collect();
         let of_vms = self.vms.iter().flat_map(|(key, vm)| vm.addresses().map(move |address| (address, key)));
@@ -67,7 +68,7 @@ impl Objects {
     }
 }
 
-/// Whether a MAC address that an object of this name has may become a lease of a pool.
+/// Whether a MAC address can become a lease of a pool, if an object with this name has the address.
 pub(super) fn may_lease(pool: &MacPool, key: &Key, address: MacAddr) -> bool {
     let standing = match (pool.contains(address), pool.namespaces().contains(&key.namespace)) {
         (false, _) => Standing::NoPool,

@@ -1,14 +1,14 @@
-//! The standard metrics of a process, as Prometheus names them. Linux reports them in `/proc`.
+//! The standard metrics of a process, under the names that Prometheus uses. Linux reports their values in `/proc`.
 
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-/// Ticks of a second in `/proc`: `USER_HZ`, which is 100 on every architecture of this program.
+/// Ticks per second of the times in `/proc`: `USER_HZ`, which is 100 on every architecture of this program.
 const TICKS: f64 = 100.0;
 
-/// The metrics in the OpenMetrics text format, without the last line `# EOF`. `proc` is the folder `/proc`. A metric that cannot
-/// be read is left out.
+/// Returns the metrics in the OpenMetrics text format, without the last line `# EOF`. `proc` is the folder `/proc`.
+/// Leaves out a metric that cannot be read.
 pub(super) fn text(proc: &Path) -> String {
     let mut text = String::new();
     let read = |path: &str| fs::read_to_string(proc.join(path)).ok();
@@ -19,7 +19,8 @@ pub(super) fn text(proc: &Path) -> String {
         let _ = write!(text, "# HELP {name} {help}.\n# TYPE {name} {kind}\n{name}{suffix} {value}\n");
     };
     let stat = read("self/stat");
-    // The name of the program may contain spaces and parentheses. The state follows: field 3.
+    // The name of the program may contain spaces and parentheses. After the name comes field 3, the state of the
+    // process.
     let fields: Option<Vec<f64>> = stat
         .as_deref()
         .and_then(|stat| stat.rsplit_once(") "))
@@ -34,7 +35,7 @@ pub(super) fn text(proc: &Path) -> String {
     let bytes = |name: &str| value_of(&status, name, 1).map(|kib| kib * 1024.0);
     add("process_resident_memory_bytes", "gauge", "Resident memory of the process", bytes("VmRSS:"));
     add("process_virtual_memory_bytes", "gauge", "Virtual memory of the process", bytes("VmSize:"));
-    // Reading the folder opens one of these descriptors.
+    // One of these descriptors is open only for reading the folder.
     let open = fs::read_dir(proc.join("self/fd")).ok().map(|open| open.count().saturating_sub(1));
     let open = open.and_then(|open| u32::try_from(open).ok()).map(f64::from);
     add("process_open_fds", "gauge", "Open file descriptors", open);
@@ -43,7 +44,7 @@ pub(super) fn text(proc: &Path) -> String {
     text
 }
 
-/// The number in the word with this index, of the line that starts with `name`.
+/// Finds the line that starts with `name`, and returns the number in the word with this index.
 fn value_of(text: &str, name: &str, word: usize) -> Option<f64> {
     let line = text.lines().find(|line| line.starts_with(name))?;
     line.split_whitespace().nth(word)?.parse().ok()
@@ -54,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_metrics_are_those_of_the_files() {
+    fn the_metrics_of_the_process_have_the_values_of_the_files_in_proc() {
         let proc = tempfile::tempdir().unwrap();
         let own = proc.path().join("self");
         fs::create_dir_all(own.join("fd")).unwrap();
@@ -79,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_left_out() {
+    fn a_metric_of_the_process_that_cannot_be_read_is_left_out() {
         let proc = tempfile::tempdir().unwrap();
         fs::create_dir(proc.path().join("self")).unwrap();
         fs::write(proc.path().join("self/limits"), "Max open files            unlimited\n").unwrap();

@@ -1,9 +1,10 @@
 //! Opens the new addresses of pools after every part of a leader has adopted the records of these addresses.
 //!
-//! The registry closes each address that becomes allocatable: it contains the address, and does not allocate it. Each such growth of the
-//! allocatable addresses has a number, which comes with the pools. Each part adopts the records that its watches know, and then reports the
-//! number. The addresses of a growth are opened when all parts have reported its number. The start is the first growth. After it, the
-//! outstanding claims of all kinds are processed together, in the order of their creation.
+//! When an address becomes allocatable, the registry closes it first: the address is in the registry, but is not
+//! allocated. Each such growth of the allocatable addresses has a number, which is sent with the pools. Each part
+//! adopts the records that its watches know, and then reports the number. When all parts have reported the number of a
+//! growth, the addresses of the growth are opened. The start is the first growth. After the start, the outstanding
+//! claims of all kinds are processed together, in the order of their creation.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -23,27 +24,28 @@ pub struct Opening {
     state: Arc<watch::Sender<State>>,
 }
 
-/// What the parts have reported.
+/// Reports of the parts, and the last growth that is open.
 #[derive(Debug, Default)]
 struct State {
     /// The last growth whose records each part has adopted.
     adopted: BTreeMap<&'static str, u64>,
-    /// Claims of the start.
+    /// Claims of the start that are not processed yet.
     claims: Vec<Claim>,
-    /// The last growth that is open. `None`: the start is not over.
+    /// The last growth whose addresses are open. `None`: the start is not over.
     open: Option<u64>,
 }
 
 // === impl Opening ===
 
 impl Opening {
-    /// Creates an opening that waits for this number of parts. [`Opening::run`] must be running.
+    /// Creates an opening that waits for this number of parts. It opens addresses only while [`Opening::run`] runs.
     #[must_use]
     pub fn new(registry: RegistryHandle, parts: usize) -> Self {
         Self { registry, parts, state: Arc::default() }
     }
 
-    /// Opens addresses. Does not return while the registry runs.
+    /// Opens the addresses of each growth after all parts have adopted its records. Does not return while the registry
+    /// runs.
     pub async fn run(&self) -> Result<Infallible, Stopped> {
         let mut states = self.state.subscribe();
         loop {
@@ -68,8 +70,9 @@ impl Opening {
         }
     }
 
-    /// Processes the claims of a part that has adopted all its records, up to this growth. At the start, the claims of all parts are
-    /// processed together. After the start, the claims of a part are processed at once.
+    /// Processes the claims of a part that has adopted all its records up to this growth. At the start, the claims of
+    /// all parts are processed together. After the start, the claims of a part are processed at once. Returns when the
+    /// addresses of the growth are open.
     pub async fn claim(&self, part: &'static str, growth: u64, claims: Vec<Claim>) -> Result<(), Stopped> {
         let mut claims = Some(claims);
         self.state.send_modify(|state| {
@@ -83,7 +86,8 @@ impl Opening {
         self.adopted(part, growth).await
     }
 
-    /// Notes that a part has adopted all its records, up to this growth, and waits until the addresses are open.
+    /// Notes that a part has adopted all its records up to this growth, and waits until the addresses of the growth are
+    /// open.
     pub async fn adopted(&self, part: &'static str, growth: u64) -> Result<(), Stopped> {
         let mut states = self.state.subscribe();
         self.state.send_modify(|state| {
@@ -96,8 +100,8 @@ impl Opening {
 // === impl State ===
 
 impl State {
-    /// The last growth that all parts have adopted, if it is not open yet. `parts` is their number. `None` also if a part has adopted no
-    /// growth.
+    /// Returns the last growth that all parts have adopted. `parts` is the number of parts. `None`: this growth is open
+    /// already, or a part has adopted no growth.
     fn next(&self, parts: usize) -> Option<u64> {
         let adopted = self.adopted.values().min().copied().filter(|_| self.adopted.len() == parts);
         adopted.filter(|adopted| self.open.is_none_or(|open| open < *adopted))

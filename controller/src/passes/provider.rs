@@ -1,9 +1,12 @@
-//! The loop of each part of a leader that serves objects: discovers the kinds, lists and watches their objects, waits for
-//! the pools, adopts the records, processes the outstanding claims in the order of their creation, then runs passes until
-//! the API server serves other kinds or the registry ends.
+//! The loop of each part of a leader that serves objects:
 //!
-//! Whenever pools have new addresses, the part adopts the records that its watches know, before it uses these pools. Its passes
-//! go on with the earlier pools meanwhile.
+//! 1. Discover the kinds, and list and watch their objects.
+//! 2. Wait for the pools, and adopt the records.
+//! 3. Process the outstanding claims in the order of their creation.
+//! 4. Run passes until the API server serves other kinds or the registry ends.
+//!
+//! Whenever pools have new addresses, the part adopts the records that its watches know before it uses these pools.
+//! Meanwhile, its passes go on with the earlier pools.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -35,27 +38,27 @@ use crate::repeated::Repeated;
 /// written before its pool may arrive after the pool.
 const SETTLE: Duration = Duration::from_millis(250);
 
-/// A part of a leader.
+/// A part of a leader, which serves the objects of some kinds.
 pub(crate) struct Part<'p> {
     /// Name of the part in [`Opening`].
     pub(crate) name: &'static str,
     /// Noun for the kinds in log messages. Example: `kinds of KubeVirt`.
     pub(crate) kinds: &'static str,
-    /// Noun for a served object in log messages. Example: `machine`.
+    /// Noun for a served object in log messages. Example: `a machine`.
     pub(crate) noun: &'static str,
     pub(crate) registry: &'p RegistryHandle,
     pub(crate) opening: &'p Opening,
     pub(crate) metrics: PassMetrics,
-    /// The lines of the log about failures.
+    /// Limits the log lines about repeated failures.
     pub(crate) lines: Repeated,
 }
 
-/// The names that wait, each with the addresses that it needs and another claimant has.
+/// Names that wait. The values are the addresses that the name needs and another claimant has.
 #[derive(Debug, Default)]
 struct Waits(Mutex<BTreeMap<Key, Vec<IpAddr>>>);
 
-/// What a part does with its objects, as long as the API server serves the same kinds. Each name is the name of an object
-/// that may need a pass.
+/// What a part does with its objects while the API server serves the same kinds. In the methods, a name is the name of
+/// an object that may need a pass.
 pub(crate) trait Work {
     type Kind: Copy + 'static;
 
@@ -68,7 +71,7 @@ pub(crate) trait Work {
     /// Stores the pools. Returns the names that may need a pass.
     fn set_pools(&self, pools: OpenPools) -> BTreeSet<Key>;
 
-    /// Whether a name that waits may gain from a change of the pools of these networks.
+    /// Whether a change of the pools of these networks may help a waiting name.
     fn is_on(&self, _: &Key, _: &BTreeSet<String>) -> bool {
         true
     }
@@ -76,34 +79,38 @@ pub(crate) trait Work {
     /// Notes that an object holds addresses. Returns the names that may need a pass.
     fn note_holder(&self, holder: &Machine) -> BTreeSet<Key>;
 
-    /// Lets the registry adopt the addresses of these pools that any known object records and no lease has. The part may still
-    /// use earlier pools.
+    /// Makes the registry adopt the addresses of these pools that a known object records and that have no lease. The
+    /// part may still use earlier pools.
     async fn adopt(&self, pools: &OpenPools) -> Result<(), Error>;
 
-    /// As [`Work::adopt`], for the records that passes have found since.
+    /// Does the same as [`Work::adopt`] for the records that passes have found since then.
     async fn adopt_found(&self) -> Result<(), Error>;
 
-    /// The names with an outstanding claim. Names of older objects come first.
+    /// Returns the names with an outstanding claim. Names of older objects come first.
     fn claimants(&self, holders: &BTreeSet<Machine>) -> Vec<Key>;
 
-    /// The names that get a pass after the start, each with the pause before it. `before` has the holders from before the start.
+    /// Returns the names that get a pass after the start, each with the pause before this pass. `before` has the
+    /// holders from before the start, `holders` has the holders now.
     fn names(&self, before: &BTreeSet<Machine>, holders: &BTreeSet<Machine>) -> Vec<(Key, Duration)>;
 
-    /// Whether the pass of a name comes before those of other names.
+    /// Returns the turn of a name: whether its pass comes before the passes of other names.
     fn turn(&self, _: &Key) -> Turn {
         Turn::First
     }
 
-    /// Makes the requests that a name needs.
+    /// Runs the pass of a name: makes the requests that the name needs. `until` is the step before which the pass
+    /// stops.
     async fn pass(&self, key: Key, until: Until) -> Result<Ended, Error>;
 }
 
 /// Runs a part until the future is dropped. Calls `is_ready` after the claims of the objects that existed at the start are
 /// processed.
 ///
-/// `pools` reports each change of the pools after the registry has it, and `served` reports the holders with new addresses. `discover` asks
-/// which kinds the API server serves; `None`: the part has nothing to do. `work` gets a sender for the names that need a pass because the
-/// pass of another name has changed their state.
+/// - `pools` sends the pools after each change, as soon as the registry has them.
+/// - `served` sends the holders with new addresses.
+/// - `discover` asks which kinds the API server serves. `None`: the part has nothing to do.
+/// - `work` gets these kinds, and a sender for names that need a pass because the pass of another name has changed
+///   their state.
 ///
 /// # Errors
 ///
@@ -139,7 +146,7 @@ where
     }
 }
 
-/// Takes part in the opening of addresses, without any kind.
+/// Takes part in the opening of addresses while the API server serves no kind of the part: there is nothing to adopt.
 async fn adopt_nothing(
     part: &Part<'_>,
     pools: &mut watch::Receiver<Option<OpenPools>>,
@@ -153,13 +160,13 @@ async fn adopt_nothing(
     }
 }
 
-/// The pools, as soon as the registry has them.
+/// Waits until the registry has the pools, and returns the pools.
 async fn first(pools: &mut watch::Receiver<Option<OpenPools>>) -> Result<OpenPools, Stopped> {
     let pools = pools.wait_for(Option::is_some).await.map_err(|_| Stopped)?;
     pools.clone().ok_or(Stopped)
 }
 
-/// Serves the objects of the same kinds.
+/// Serves objects while the API server serves the same kinds.
 async fn run_kinds<W: Work>(
     part: &Part<'_>,
     work: &W,
@@ -175,7 +182,7 @@ async fn run_kinds<W: Work>(
     };
     let mut changes = stream::select_all(watches.into_iter().enumerate().map(numbered));
     until_listed(&mut changes, unlisted, |kind, change| drop(work.note_change(kind, change))).await?;
-    // The registry cannot attribute a record to a pool that it does not have yet.
+    // The registry cannot attribute a record to a pool that it does not have yet, so the part waits for the pools.
     let first = first(pools).await?;
     work.set_pools(first.clone());
     let before = part.registry.holders().await?;
@@ -200,8 +207,9 @@ async fn run_kinds<W: Work>(
     Err(serve(part.noun, (&part.lines, &part.metrics), names, Box::pin(wakes), |key| work.turn(key), pass).await)
 }
 
-/// Notes changes until each of these watches has listed its objects. A watch may list its objects twice before another watch has listed its
-/// own, so the lists are counted for each watch. No record may be missing when the first addresses are allocated.
+/// Notes changes until each watch of `unlisted` has listed its objects, because no record may be missing when the first
+/// addresses are allocated. The lists of each watch are counted: one watch may list its objects twice before another
+/// watch has listed its objects.
 async fn until_listed<K>(
     changes: &mut (impl Stream<Item = (usize, K, Change)> + Unpin),
     mut unlisted: BTreeSet<usize>,
@@ -217,8 +225,8 @@ async fn until_listed<K>(
     Ok(())
 }
 
-/// Synchronizes the registry with the cluster: adopts every record, and processes the outstanding claims in the order of
-/// their creation. Addresses of deleted objects are released later, because each of them needs requests of its own.
+/// Synchronizes the registry with the cluster: adopts every record, and processes the outstanding claims in the order
+/// of their creation. Addresses of deleted objects are released later, because each release needs its own requests.
 async fn open<W: Work>(part: &Part<'_>, work: &W, pools: &OpenPools) -> Result<(), Error> {
     work.adopt(pools).await?;
     let names = work.claimants(&part.registry.holders().await?);
@@ -229,9 +237,9 @@ async fn open<W: Work>(part: &Part<'_>, work: &W, pools: &OpenPools) -> Result<(
     Ok(())
 }
 
-/// Adopts the records of each growth after that of `first`, then uses the pools. Yields the names that may need a pass. Among them are the
-/// names that wait and may gain from the change: a pool may have the addresses of their records now, or no longer keep the address that
-/// they request.
+/// Adopts the records of each growth after that of `first`, then uses the new pools. Yields the names that may need a
+/// pass. Names that wait are included if the change can help them: a pool may have the addresses of their records now,
+/// or no longer keep the address that they request.
 fn each_pools<'a, W: Work>(
     part: &'a Part<'_>,
     work: &'a W,
@@ -239,7 +247,8 @@ fn each_pools<'a, W: Work>(
     first: OpenPools,
     waits: &'a Waits,
 ) -> impl Stream<Item = Names> + 'a {
-    // The registry may accept a change of a pool later than the selection has it, so the networks count until the next growth.
+    // Networks of the changed pools since the last growth. The registry may accept a change later than the selection
+    // has it, so these networks count until the next growth.
     let pending = BTreeSet::new();
     let names = stream::unfold((pools, first, pending), move |(pools, before, mut pending)| async move {
         pools.changed().await.ok()?;
@@ -257,7 +266,7 @@ fn each_pools<'a, W: Work>(
         if has_grown {
             changed = std::mem::take(&mut pending);
         }
-        // Other objects than pools, such as NodePools, may cause a growth, too.
+        // Another object than a pool, such as a NodePool, may have caused the growth. Then the networks are not known.
         let may_be_anywhere = has_grown && changed.is_empty();
         if may_be_anywhere || !changed.is_empty() {
             names.extend(waits.names(|key, _| may_be_anywhere || work.is_on(key, &changed)));
@@ -267,12 +276,12 @@ fn each_pools<'a, W: Work>(
     names.chain(stream::iter([None]))
 }
 
-/// Yields the names that wait for an address whenever the address may be free.
+/// Yields the names that wait for an address, each time this address may be free.
 fn each_freed(freed: broadcast::Receiver<IpAddr>, waits: &Waits) -> impl Stream<Item = Names> + '_ {
     stream::unfold(freed, move |mut freed| async move {
         let names = match freed.recv().await {
             Ok(address) => waits.names(|_, addresses| addresses.contains(&address)),
-            // More addresses were released than the channel has room for.
+            // The channel has no room for so many released addresses, so some of them are lost.
             Err(RecvError::Lagged(_)) => waits.names(|_, addresses| !addresses.is_empty()),
             Err(RecvError::Closed) => return None,
         };
@@ -283,7 +292,7 @@ fn each_freed(freed: broadcast::Receiver<IpAddr>, waits: &Waits) -> impl Stream<
 // === impl Waits ===
 
 impl Waits {
-    /// Notes the end of a pass. A name whose pass fails waits as before.
+    /// Notes the end of a pass. After a failed pass, the name waits as before.
     fn note(&self, key: Key, ended: &Result<Ended, Error>) {
         let mut waits = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match ended {
@@ -305,7 +314,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_watch_that_lists_twice_does_not_count_for_another() {
+    async fn a_watch_that_lists_its_objects_twice_does_not_count_for_another_watch() {
         let events =
             [(0, Change::Listed), (0, Change::Lists), (0, Change::Listed), (1, Change::Listed), (1, Change::Lists)];
         let mut changes = stream::iter(events.map(|(number, change)| (number, (), change)));
@@ -328,14 +337,14 @@ mod tests {
         let mut next = async || names.next().await.flatten().map(|names| names.into_iter().collect::<Vec<_>>());
         free("fd00::8");
         assert_eq!(next().await, Some(vec![key("a")]));
-        // A pass that fails does not say that the name no longer waits.
+        // After a failed pass, the name still waits.
         waits.note(key("a"), &Err(Error::Behind));
         free("10.0.0.8");
         assert_eq!(next().await, Some(vec![key("a")]));
         waits.note(key("a"), &Ok(Ended::Well));
         free("10.0.0.8");
         assert_eq!(next().await, Some(vec![]));
-        // More addresses than the channel has room for: every name that needs one may be concerned.
+        // The channel has no room for so many addresses, so every name that needs an address gets a pass.
         ["10.0.0.1", "10.0.0.2", "10.0.0.3"].into_iter().for_each(free);
         assert_eq!(next().await, Some(vec![key("b")]));
     }

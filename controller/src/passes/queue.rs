@@ -7,11 +7,12 @@ use tokio::time::Instant;
 
 use crate::cluster::key::Key;
 
-/// Pause after the first unfinished pass of a name. The pause doubles with each further one.
+/// Pause after the first unfinished pass of a name. The pause doubles with each further unfinished pass.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// Longest pause after an unfinished pass.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// The same pauses for a name that waits for a change which is reported in most cases.
+/// First and longest pause of a name that waits, see [`End::Waits`]. They are longer, because most changes are
+/// reported.
 const FIRST_WAIT: Duration = Duration::from_secs(2);
 const LONGEST_WAIT: Duration = Duration::from_secs(300);
 /// Maximum number of passes of [`Turn::Later`] that run at the same time, so that the API server has time for the other passes.
@@ -23,38 +24,40 @@ pub(super) enum End {
     Well,
     /// The name needs another pass after a pause, or earlier if something changes.
     Later,
-    /// As [`End::Later`], after a longer pause: most changes that the name waits for are reported.
+    /// Like [`End::Later`], but after a longer pause: most changes for which the name waits are reported.
     Waits,
-    /// The name needs another pass after a pause.
+    /// The pass has failed. The name needs another pass after a pause, which a change during the failed pass does not
+    /// shorten.
     Failed,
 }
 
-/// Which names of a namespace get their passes first.
+/// Turn of a name among the names of its namespace. Names with [`Turn::First`] get their passes first.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(crate) enum Turn {
     /// A machine or a claim may wait for this pass.
     First,
-    /// The pass compares and repairs what is served already.
+    /// The pass only compares and repairs the objects of a machine or claim that is served already.
     Later,
 }
 
 /// Names that wait for a pass. At most one pass for each name is running.
 ///
-/// The namespaces take turns: the next pass is for the namespace with the fewest running passes. So many
-/// changes in one namespace do not delay the names of another namespace until all of them are done. In each namespace, the
-/// names of [`Turn::First`] come first.
+/// The namespaces take turns: the next pass is for the namespace with the fewest running passes. Therefore, a namespace
+/// with many changes does not delay the names of other namespaces until all its changes are done. In each namespace,
+/// the names of [`Turn::First`] come first.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     /// The waiting names of each namespace and turn, in the order of their times.
     due: BTreeMap<(String, Turn), BTreeSet<(Instant, Key)>>,
     times: BTreeMap<Key, (Instant, Turn)>,
-    /// Names with a running pass, each with its turn, and the time and turn of its next pass.
+    /// Names with a running pass. The value is the turn of this pass, with the time and turn of the next pass if one is
+    /// requested.
     under_way: BTreeMap<Key, (Turn, Option<(Instant, Turn)>)>,
     /// Number of running passes of each namespace.
     running: BTreeMap<String, usize>,
     /// Number of running passes of [`Turn::Later`].
     running_later: usize,
-    /// The unfinished passes of each name since its last finished one.
+    /// Numbers of unfinished passes of each name since its last finished pass.
     unfinished: BTreeMap<Key, Unfinished>,
 }
 
@@ -69,7 +72,7 @@ struct Unfinished {
 // === impl Queue ===
 
 impl Queue {
-    /// Requests a pass at `at`, unless an earlier one is requested.
+    /// Requests a pass for a name at `at`, unless an earlier pass is requested already.
     pub(super) fn add(&mut self, key: Key, at: Instant, turn: Turn) {
         let earliest = |(known_at, known_turn): (Instant, Turn)| (at.min(known_at), turn.min(known_turn));
         if let Some((_, again)) = self.under_way.get_mut(&key) {
@@ -99,7 +102,7 @@ impl Queue {
         Some(key)
     }
 
-    /// The first waiting name of each namespace and turn whose passes may begin.
+    /// Returns the first waiting name of each namespace and turn, if passes of this turn may begin.
     fn open(&self) -> impl Iterator<Item = (Turn, &(Instant, Key))> {
         let is_full = self.running_later >= LATER_PASSES;
         let open = self.due.iter().filter(move |((_, turn), _)| *turn == Turn::First || !is_full);
@@ -116,7 +119,8 @@ impl Queue {
         }
     }
 
-    /// Time at which the next pass may begin. `None` when no name waits, or only names that wait for the end of another pass.
+    /// Returns the time at which the next pass may begin. `None`: no name waits, or only names that wait for the end of
+    /// another pass.
     pub(super) fn next_time(&self) -> Option<Instant> {
         self.open().map(|(_, (at, _))| *at).min()
     }
@@ -152,7 +156,7 @@ impl Queue {
         self.add(key.clone(), now + pause, turn);
     }
 
-    /// Number of names whose pass is due. The caller needs it only while the maximum number of passes runs.
+    /// Returns the number of names whose pass is due and not running.
     pub(super) fn due(&self, now: Instant) -> usize {
         self.due.values().map(|names| names.iter().take_while(|(at, _)| *at <= now).count()).sum()
     }
@@ -195,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn the_earliest_time_of_a_name_counts() {
+    fn a_name_is_due_at_the_earliest_of_its_requested_times() {
         let (mut queue, now) = (Queue::default(), Instant::now());
         for at in [now + SECOND * 2, now + SECOND, now + SECOND * 3] {
             queue.add(key("a"), at, Turn::First);
@@ -286,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_for_which_a_machine_waits_comes_before_those_that_are_only_compared() {
+    fn a_name_for_which_a_machine_waits_comes_before_names_that_are_only_compared() {
         let (mut queue, now) = (Queue::default(), Instant::now());
         let other = Key { namespace: "other".to_owned(), name: "x".to_owned() };
         for (key, turn) in [(key("a"), Turn::Later), (key("b"), Turn::Later), (other.clone(), Turn::Later)] {
@@ -300,7 +304,7 @@ mod tests {
             [(); 4].map(|()| queue.next(now)),
             [Some(other), Some(key("newer")), Some(key("a")), Some(key("b"))]
         );
-        // A name that is waited for keeps its turn.
+        // A name with Turn::First keeps this turn if a pass with Turn::Later is requested.
         for turn in [Turn::Later, Turn::First, Turn::Later] {
             queue.add(key("y"), now, turn);
         }
@@ -309,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_are_only_compared_leave_room_for_others() {
+    fn passes_that_only_compare_objects_leave_room_for_other_passes() {
         let (mut queue, now) = (Queue::default(), Instant::now());
         (0..=LATER_PASSES).for_each(|n| queue.add(key(&n.to_string()), now, Turn::Later));
         let begun: Vec<Key> = std::iter::from_fn(|| queue.next(now)).collect();

@@ -1,6 +1,6 @@
-//! The addresses that a pool does not reserve, because they are beyond its bounds for namespaces that it does not serve. Guests report such
-//! addresses, or Services and Clusters have them. The parts of the leader that read these objects note the addresses here, and the status
-//! of each pool names the objects.
+//! Collects the reported addresses that a pool does not reserve, because they are beyond its bounds for namespaces that
+//! it does not serve. Guests report such addresses, or Services and Clusters have them. The parts of the leader that
+//! read these objects note the addresses here. The status of each pool then names the objects.
 
 use std::collections::BTreeMap;
 
@@ -9,18 +9,18 @@ use tokio::sync::watch;
 use crate::cluster::key::Key;
 use crate::kinds::pool::{MOST_NAMED, ReportsBeyond};
 
-/// Reported addresses of a pool that are not reserved.
+/// A summary of the reported addresses of a pool that are not reserved.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Beyond {
     /// Number of addresses.
     pub addresses: usize,
-    /// Number of guests that report them.
+    /// Number of guests that report these addresses.
     pub guests: usize,
-    /// The first guests by name.
+    /// The first guests, in the order of their names.
     pub first: Vec<Key>,
 }
 
-/// The addresses that are not reserved, by the part that reads them and by the name of the pool.
+/// The summaries, by the part of the leader that reads the objects and by the name of the pool.
 #[derive(Debug, Default)]
 pub struct BeyondBounds(watch::Sender<Parts>);
 
@@ -29,7 +29,7 @@ type Parts = BTreeMap<&'static str, BTreeMap<String, Beyond>>;
 // === impl Beyond ===
 
 impl Beyond {
-    /// The summary of these guests, each with the number of its addresses.
+    /// Creates the summary for these guests, each given with the number of its addresses.
     pub(crate) fn of(guests: &BTreeMap<Key, usize>) -> Self {
         Self {
             addresses: guests.values().sum(),
@@ -38,7 +38,7 @@ impl Beyond {
         }
     }
 
-    /// Adds the addresses of other guests.
+    /// Adds the summary of other guests.
     pub(crate) fn add(&mut self, other: Self) {
         self.addresses += other.addresses;
         self.guests += other.guests;
@@ -61,7 +61,8 @@ impl From<&Beyond> for ReportsBeyond {
 // === impl BeyondBounds ===
 
 impl BeyondBounds {
-    /// Replaces the addresses that a part of the leader has noted. Returns the pools for which the part had noted none before.
+    /// Replaces the summaries that a part of the leader has noted. Returns the pools for which this part had noted no
+    /// summary before.
     pub(crate) fn set(&self, part: &'static str, beyond: BTreeMap<String, Beyond>) -> Vec<String> {
         let is_new = |pool: &&String| !self.0.borrow().get(part).is_some_and(|known| known.contains_key(*pool));
         let new = beyond.keys().filter(is_new).cloned().collect();
@@ -74,7 +75,7 @@ impl BeyondBounds {
         new
     }
 
-    /// The addresses of each pool.
+    /// Returns the summary of each pool over all parts of the leader.
     pub(crate) fn get(&self) -> BTreeMap<String, Beyond> {
         let mut all: BTreeMap<String, Beyond> = BTreeMap::new();
         for (pool, beyond) in self.0.borrow().values().flatten() {
@@ -83,7 +84,7 @@ impl BeyondBounds {
         all
     }
 
-    /// Changes its value when the addresses of a pool change.
+    /// Returns a receiver that is notified when a summary changes.
     pub(crate) fn changes(&self) -> watch::Receiver<Parts> {
         self.0.subscribe()
     }

@@ -1,4 +1,4 @@
-//! What other parts know about the pools of the cluster.
+//! Types for the facts about pools that other parts need.
 
 use std::collections::BTreeMap;
 
@@ -9,46 +9,47 @@ use crate::cluster::key::Key;
 use crate::cluster::object::Object;
 use crate::kinds::pool::{PoolSpec, PoolStatus};
 
-/// The objects that the program works on.
+/// The objects for which this controller is responsible.
 #[derive(Clone, Debug, Default)]
 pub struct Scope {
-    /// The only namespace. Empty: every namespace. Cluster-scoped objects are always in the scope.
+    /// The only namespace of the controller. Empty: all namespaces. Cluster-scoped objects are always in the scope.
     pub namespace: String,
-    /// Value of the label `cluster.x-k8s.io/watch-filter`. Empty: objects with any value, or without the label.
+    /// Required value of the label `cluster.x-k8s.io/watch-filter`. Empty: an object may have any value, or no such
+    /// label.
     pub watch_filter: String,
 }
 
-/// Facts about each pool that claims need, by the name of the pool.
+/// For each pool, by name, the facts that claims need.
 pub type Facts = BTreeMap<String, PoolFacts>;
 
-/// A pool, as reported by a watch.
+/// A pool as a watch reports it.
 #[derive(Clone, Debug)]
 pub struct PoolObject {
     /// Metadata of the object.
     pub metadata: ObjectMeta,
     /// The specification, or the reason why it cannot be read.
     pub spec: Result<PoolSpec, String>,
-    /// The stored status.
+    /// The stored status. `None`: there is no status that can be read.
     pub status: Option<PoolStatus>,
 }
 
-/// Facts about a pool that claims need.
+/// The facts about a pool that claims need.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct PoolFacts {
     /// UID of the object.
     pub uid: String,
     /// Whether a claim reuses the address that an earlier claim of the same name had.
     pub sticky: bool,
-    /// Whether the pool allocates addresses; if not, the reason.
+    /// `Ok` if the pool allocates addresses, otherwise the reason why not.
     pub ready: Result<(), String>,
-    /// Namespaces whose claims get addresses.
+    /// Namespaces whose claims can get addresses of the pool.
     pub claims: Namespaces,
-    /// Network attachment definition of the IPAMClaims that the pool serves. `None`: the pool serves no IPAMClaims.
+    /// The network attachment definition whose IPAMClaims the pool serves. `None`: the pool serves no IPAMClaims.
     pub attachment: Option<Key>,
 }
 
 impl PoolFacts {
-    /// Returns the facts for a claim in `namespace`. A pool that does not serve this namespace is not ready.
+    /// Returns the facts for a claim in `namespace`. If the pool does not serve this namespace, the pool is not ready.
     #[must_use]
     pub fn for_claim_in(self, namespace: &str) -> Self {
         match self.claims.has(namespace) {
@@ -59,12 +60,12 @@ impl PoolFacts {
 }
 
 impl PoolObject {
-    /// Reads a pool of either kind. A specification that cannot be read is an error in the pool.
+    /// Reads a pool of either kind. If the specification cannot be read, `spec` has the error.
     #[must_use]
     pub fn read(object: Object) -> Self {
         let member = |name: &str| object.data.get(name).cloned().unwrap_or_default();
         let spec = serde_json::from_value(member("spec")).map_err(|error| format!("spec: {error}"));
-        // A status that cannot be read is replaced.
+        // If the status cannot be read, the controller replaces it.
         let status = serde_json::from_value(member("status")).unwrap_or_default();
         Self { metadata: object.metadata, spec, status }
     }

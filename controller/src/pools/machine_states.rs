@@ -1,4 +1,5 @@
-//! The machines whose guests do not have what their pools would give them now, and those that are not created yet.
+//! Collects two groups of machines: machines whose guests differ from what their pools would give them now, and
+//! machines that are not created yet.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,31 +12,31 @@ use tokio::sync::watch;
 use crate::cluster::key::Key;
 use crate::kinds::pool::MOST_WAITING;
 
-/// How the guest of a machine differs from what its pools would give it.
+/// State of a machine whose guest differs from what the machine's pools would give it now.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum State {
     /// The guest runs with earlier network data.
     Outdated,
     /// The guest was already running when its pools first selected the machine, and the machine keeps its own network.
     LeftAlone,
-    /// The guest runs in another cluster, and its addresses are not held after the deletion of the machine.
+    /// The guest runs in another cluster, and the ledger will not hold its addresses after the machine is deleted.
     NotHeld,
 }
 
-/// Number of machines of a pool in each state.
+/// Numbers of machines of a pool.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Counts {
-    /// Machines in [`State::Outdated`].
+    /// Number of machines in [`State::Outdated`].
     pub outdated: u32,
-    /// Machines in [`State::LeftAlone`].
+    /// Number of machines in [`State::LeftAlone`].
     pub left_alone: u32,
-    /// Machines in [`State::NotHeld`].
+    /// Number of machines in [`State::NotHeld`].
     pub not_held: u32,
-    /// Machines that the pool selects, in any state.
+    /// Number of machines that the pool selects, in any state.
     pub selected: u32,
 }
 
-/// A machine in one of these states, with the names of its pools.
+/// The state of a machine, and the names of its pools.
 type Noted = (State, BTreeSet<String>);
 
 /// A KubevirtMachine whose VirtualMachine the webhook rejects, because pools have no free address.
@@ -43,26 +44,27 @@ type Noted = (State, BTreeSet<String>);
 pub struct Refused {
     /// Time of the creation of the KubevirtMachine.
     pub created: Timestamp,
-    /// Names of the pools without a free address.
+    /// Names of the pools that have no free address.
     pub pools: BTreeSet<String>,
 }
 
-/// The KubevirtMachines whose VirtualMachines the webhook rejects because of a pool.
+/// The KubevirtMachines whose VirtualMachines the webhook rejects because of one pool.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Refusals {
-    /// Number of all of them.
+    /// Number of these KubevirtMachines.
     pub count: usize,
-    /// The oldest machines of each namespace, each with the time of its creation: at most as many as the status of a pool lists. The
-    /// machines of a namespace are served in the order of their creation, so the first ones of the pool are among them.
+    /// The oldest of these machines in each namespace, with the times of their creation: for each namespace at most as
+    /// many as the status of a pool lists. The machines of a namespace are served in the order of their creation, so
+    /// these include the first machines of the whole pool.
     pub first: Vec<(Timestamp, Key)>,
 }
 
-/// The machines in one of these states, those that are not created yet, and the number of machines that each pool selects. The passes
-/// of machines note them, and the status of each pool counts them.
+/// The known machines in one of these states, the machines that are not created yet, and the number of machines that
+/// each pool selects. The passes of machines note them here. The status of each pool counts them.
 #[derive(Debug, Default)]
 pub struct MachineStates(watch::Sender<Known>);
 
-/// What is known about machines.
+/// The content of [`MachineStates`].
 #[derive(Debug, Default)]
 pub struct Known {
     noted: BTreeMap<Key, Noted>,
@@ -73,7 +75,7 @@ pub struct Known {
 // === impl MachineStates ===
 
 impl MachineStates {
-    /// Notes the state of a machine. `None`: the machine is in none of these states.
+    /// Notes the state of a machine and its pools. `None`: the machine is in none of the states.
     pub fn note(&self, vm: &Key, noted: Option<Noted>) {
         self.0.send_if_modified(|Known { noted: machines, .. }| match noted {
             None => machines.remove(vm).is_some(),
@@ -81,7 +83,8 @@ impl MachineStates {
         });
     }
 
-    /// Notes whether the webhook rejects the VirtualMachine of a KubevirtMachine. `None`: no pool is the reason.
+    /// Notes whether the webhook rejects the VirtualMachine of a KubevirtMachine because of pools. `None`: the webhook
+    /// does not reject the VirtualMachine for this reason.
     pub fn note_refused(&self, machine: &Key, refused: Option<Refused>) {
         self.0.send_if_modified(|Known { refused: machines, .. }| match refused {
             None => machines.remove(machine).is_some(),
@@ -89,7 +92,8 @@ impl MachineStates {
         });
     }
 
-    /// Returns the KubevirtMachines whose VirtualMachines the webhook rejects, by the name of the pool that is the reason.
+    /// Returns the KubevirtMachines whose VirtualMachines the webhook rejects, grouped by the name of the pool that is
+    /// the reason.
     #[must_use]
     pub fn refusals(&self) -> BTreeMap<String, Refusals> {
         let mut all: BTreeMap<&str, Vec<(Timestamp, &Key)>> = BTreeMap::new();
@@ -113,7 +117,7 @@ impl MachineStates {
         all.into_iter().map(|(pool, machines)| (pool.to_owned(), refusals(machines))).collect()
     }
 
-    /// Forgets all machines: they are listed again.
+    /// Forgets all machines, because they are listed again.
     pub fn forget(&self) {
         self.0.send_replace(Known::default());
     }
@@ -126,7 +130,7 @@ impl MachineStates {
         });
     }
 
-    /// Returns the number of machines of each pool.
+    /// Returns the numbers of machines of each pool, by the name of the pool.
     #[must_use]
     pub fn counts(&self) -> BTreeMap<String, Counts> {
         let mut counts: BTreeMap<String, Counts> = BTreeMap::new();
@@ -157,8 +161,8 @@ impl MachineStates {
 // === impl Refusals ===
 
 impl Refusals {
-    /// Returns the first machines in the order in which their claims would be served after the wait queue of the pool. `family`: the
-    /// family without a free address.
+    /// Returns the first of these machines, in the order in which the pool would serve their claims after its wait
+    /// queue. `family` is the family without a free address.
     #[must_use]
     pub fn in_order(&self, allocator: &Allocator, pool: &str, family: Option<Family>) -> Vec<(Timestamp, Key)> {
         let claim = |(created, machine): &(Timestamp, Key)| Claim {
@@ -175,7 +179,7 @@ impl Refusals {
             is_of_pool.then_some((claim, family))
         });
         let all = allocator.in_order(waiting.chain(refused.iter().map(|claim| (claim, family))));
-        // Claims outside of the wait queue follow it.
+        // Claims that are not in the wait queue come after it.
         let queued = all.len().saturating_sub(refused.len());
         all.into_iter()
             .skip(queued)
@@ -194,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_pool_counts_its_machines() {
+    fn the_machines_in_each_state_are_counted_by_pool() {
         let machines = MachineStates::default();
         let noted = |state, names: &[&str]| Some((state, names.iter().map(|it| (*it).to_owned()).collect()));
         machines.note(&("n", "a").into(), noted(State::Outdated, &["n/p", "n/q"]));
@@ -219,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn each_pool_knows_the_oldest_refused_machines_of_each_namespace() {
+    fn the_refused_machines_of_a_pool_include_the_oldest_of_each_namespace() {
         let machines = MachineStates::default();
         let at = |second| Timestamp::from_second(second).unwrap();
         let refused = |second, pools: &[&str]| {
@@ -267,7 +271,7 @@ mod tests {
         for (namespace, machine) in [("a", "0"), ("a", "1"), ("b", "0")] {
             registry.claim(&claim(namespace, machine, 1), at(1)).unwrap();
         }
-        // A machine of `c` waits in the queue, so `c` then has as many addresses as `b`.
+        // A machine of `c` is in the wait queue. When it is served, `c` has as many addresses as `b`.
         registry.claim(&claim("c", "0", 5), at(5)).unwrap_err();
         let refused = [(1, "a", "2"), (2, "b", "1"), (3, "b", "2"), (4, "c", "1"), (6, "c", "2")];
         let first = refused.map(|(second, namespace, machine)| (at(second), Key::from((namespace, machine)))).to_vec();

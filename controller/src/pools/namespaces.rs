@@ -1,8 +1,9 @@
-//! Labels the namespaces that have machines of pools, so that the API server calls the webhooks for these machines.
+//! Labels the namespaces that contain machines of pools, so that the API server calls the webhooks for these machines.
 //!
-//! Only the leader does this. The label is written by server-side apply. When no pool serves a namespace any more, the
-//! controller removes its own field; a label that a user has set is kept. No label is removed while a pool selects by the labels of
-//! Namespaces and the controller does not know them: without the label, new machines would start without network data.
+//! Only the leader does this. The label is written by server-side apply. If no pool serves a namespace any more, the
+//! controller removes its own field, and the label remains if a user has set it, too. While the controller does not
+//! know the labels of Namespaces and a pool selects by them, it removes no label: without the label, new machines would
+//! start without network data.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -26,10 +27,10 @@ use crate::pools::selection::Selection;
 use crate::pools::selection_cache::SelectionCache;
 use crate::repeated::Repeated;
 
-/// Pauses between two attempts for a namespace after failures.
+/// Pauses between attempts for a namespace, after failures.
 const PAUSES: BackOff = BackOff::new(Duration::from_secs(1), Duration::from_secs(60));
 
-/// The task that labels namespaces. A value of type `T` determines which of them get the label.
+/// The task that labels namespaces. From a value of type `T`, the task derives the namespaces that get the label.
 pub struct Namespaces<T> {
     api: Api<Object>,
     label: &'static str,
@@ -43,16 +44,17 @@ pub struct Namespaces<T> {
 /// The namespaces that need the label.
 struct Served {
     names: BTreeSet<String>,
-    /// Whether `names` has every such namespace. `false`: other namespaces keep their label.
+    /// Whether `names` is complete. If it is not, all other namespaces keep their label.
     is_complete: bool,
 }
 
 #[derive(Debug)]
 struct Known {
     label: &'static str,
-    /// Whether each namespace has the label.
+    /// For each namespace, whether it has the label.
     labelled: BTreeMap<String, bool>,
-    /// Namespaces from which the controller removed its field and which still have the label: a user has set it.
+    /// Namespaces that still have the label although the controller removed its field, because a user has set the
+    /// label.
     given_up: BTreeSet<String>,
     is_listed: bool,
 }
@@ -60,7 +62,7 @@ struct Known {
 // === impl Namespaces ===
 
 impl Namespaces<Arc<Selection>> {
-    /// Creates the task, which labels the namespaces with machines of IP pools.
+    /// Creates the task that labels the namespaces with machines of IP pools.
     #[must_use]
     pub fn new(client: Client, selection: &SelectionCache) -> Self {
         let namespaces = |selection: &Arc<Selection>| Served {
@@ -72,7 +74,7 @@ impl Namespaces<Arc<Selection>> {
 }
 
 impl Namespaces<BTreeSet<String>> {
-    /// Creates the task, which labels the namespaces with machines of MAC pools.
+    /// Creates the task that labels the namespaces with machines of MAC pools.
     #[must_use]
     pub fn of_macs(client: Client, namespaces: watch::Receiver<Option<BTreeSet<String>>>) -> Self {
         let served = |names: &BTreeSet<String>| Served { names: names.clone(), is_complete: true };
@@ -92,7 +94,7 @@ impl<T> Namespaces<T> {
         Self { api, label, manager, values, namespaces, known: Known::new(label) }
     }
 
-    /// Watches the namespaces and the value, and updates the labels. Never returns.
+    /// Watches the namespaces and the value, and updates the labels, until the future is dropped.
     pub async fn run(mut self) -> Infallible {
         let mut namespaces = Box::pin(changes(self.api.clone()));
         let (mut postponed, lines) = (Postponed::new(PAUSES), Repeated::default());
@@ -132,7 +134,7 @@ impl<T> Namespaces<T> {
         let params = PatchParams::apply(self.manager);
         let Err(error) = ask(self.api.patch(name, &params, &Patch::Apply(namespace))).await else { return Ok(()) };
         match error.refusal() {
-            // The namespace is gone. An apply would create it, but the controller has no right to do so.
+            // The namespace is gone. The apply would create it, but the controller has no right to do so.
             Some(Refusal::Absent | Refusal::ForGood(_)) if !is_served => Ok(()),
             _ => Err(error.to_string()),
         }
@@ -169,7 +171,7 @@ impl Known {
         self.given_up.remove(name);
     }
 
-    /// Returns the namespaces that need the label (`true`), and the namespaces from which the label may be removed
+    /// Returns the namespaces that need the label (`true`), and the namespaces from which the label can be removed
     /// (`false`).
     fn updates(&self, served: &Served) -> Vec<(String, bool)> {
         let update = |(name, is_labelled): (&String, &bool)| match (served.names.contains(name), is_labelled) {
@@ -231,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn no_namespace_loses_the_label_while_the_labels_of_namespaces_are_not_known() {
+    fn a_namespace_keeps_the_label_while_the_labels_of_namespaces_are_unknown() {
         let known = known([namespace("a", &[]), namespace("b", &[MACHINES_LABEL])]);
         let unknown = Served { is_complete: false, ..served(["a"]) };
         assert_eq!(known.updates(&unknown), [("a".to_owned(), true)]);
@@ -239,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_that_is_being_deleted_stays_as_it_is() {
+    fn the_label_of_a_namespace_that_is_being_deleted_is_not_changed() {
         let mut known = known([namespace("a", &[])]);
         let deleted = json!({"metadata": {"name": "a", "deletionTimestamp": "2026-08-14T10:00:00Z"}});
         known.apply(Change::Apply(serde_json::from_value(deleted).unwrap()));

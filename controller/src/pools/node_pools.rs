@@ -2,8 +2,9 @@
 //! a `bootstrapNetworkConfig`. Only the leader does this.
 //!
 //! `NodePool.status.conditions` is a plain list, and HyperShift writes the whole list. Therefore the controller also
-//! writes the whole list: its condition and the other conditions of the object that it read, with the `resourceVersion`
-//! of that object. It writes again whenever the NodePool changes and the condition is not correct.
+//! writes the whole list: its own condition, and the other conditions that it has read. The write names the
+//! `resourceVersion` of the read object, so that no newer condition is lost. The controller writes again whenever the
+//! NodePool changes and the condition is not correct.
 //!
 //! Sources: openshift/enhancements pull request 1855; `api/hypershift/v1beta1/nodepool_conditions.go` of openshift/hypershift.
 
@@ -37,10 +38,10 @@ use crate::repeated::Repeated;
 
 pub use glowplug::host::metrics::EXHAUSTED_CONDITION as CONDITION;
 
-/// Pauses between two attempts for a NodePool after failures.
+/// Pauses between attempts for a NodePool, after failures.
 const PAUSES: BackOff = BackOff::new(Duration::from_secs(1), Duration::from_secs(60));
-/// Interval between two attempts to write a pool that is invalid or that the API server rejects. The reason may be
-/// another object, such as the HostedCluster or a pool with some of the addresses.
+/// Interval between attempts to write a pool that is invalid or that the API server rejects. Another object may be the
+/// cause, such as the HostedCluster or a pool with some of the addresses, so a later attempt may succeed.
 const RETRY: Duration = Duration::from_secs(60);
 
 /// The task that maintains the conditions and the derived pools of NodePools.
@@ -48,26 +49,27 @@ pub struct NodePools {
     client: Client,
     selection: Arc<SelectionCache>,
     events: Events,
-    /// NodePools whose derived pool needs no write until the NodePool or the pool changes.
+    /// The versions for which the derived pool of a NodePool needs no write.
     settled: BTreeMap<Key, Settled>,
-    /// Problems of configurations that already have an event, by NodePool.
+    /// For each NodePool, the problem of its configuration that already has an event.
     reported: BTreeMap<Key, Problem>,
-    /// Time of the next attempt for the NodePools with a problem.
+    /// Time of the next attempt for NodePools with a problem.
     retry: Instant,
     postponed: Postponed<Key>,
     lines: Repeated,
 }
 
-/// Why the configuration of a NodePool has no effect: reason and message of the event.
+/// Why the configuration of a NodePool has no effect: the reason and the message of the event.
 type Problem = (&'static str, String);
 
-/// The version of a NodePool, and the specification of its derived pool with whether that pool is being deleted.
+/// The version of a NodePool, and the specification of its derived pool. The `bool` is `true` if the pool is being
+/// deleted.
 type Settled = (Option<String>, Option<(PoolSpec, bool)>);
 
 /// The action that the configuration of a NodePool requires.
 #[derive(Clone, Debug, PartialEq)]
 enum Derived {
-    /// There is nothing to do: the NodePool has no configuration and no derived pool, or it is being deleted.
+    /// Nothing must be done: the NodePool has no configuration and no derived pool, or is being deleted.
     Nothing,
     /// The derived pool is correct.
     Right,
@@ -75,14 +77,14 @@ enum Derived {
     Write(Box<PoolSpec>),
     /// The configuration is gone, so the pool must be deleted.
     Delete,
-    /// The pool is not changed: the configuration has errors, or a pool is in the way.
+    /// The pool must not be changed: the configuration has errors, or another pool has the name.
     Problem(Problem),
 }
 
 // === impl NodePools ===
 
 impl NodePools {
-    /// Creates the task, which follows the NodePools and pools of `selection`.
+    /// Creates the task for the NodePools and pools of `selection`.
     #[must_use]
     pub fn new(client: Client, selection: Arc<SelectionCache>, events: Events) -> Self {
         let (settled, reported) = (BTreeMap::new(), BTreeMap::new());
@@ -90,7 +92,7 @@ impl NodePools {
         Self { client, selection, events, settled, reported, retry, postponed, lines }
     }
 
-    /// Follows the selection. Never returns.
+    /// Runs a pass whenever the selection changes, until the future is dropped.
     pub async fn run(mut self) -> Infallible {
         let mut selections = self.selection.subscribe();
         loop {
@@ -138,7 +140,7 @@ impl NodePools {
         self.reported.retain(|key, _| selection.node_pools().contains_key(key));
     }
 
-    /// Writes the condition of a NodePool if it is not correct.
+    /// Writes the condition of a NodePool, if the stored condition is not correct.
     async fn report(&self, node_pool: &Object, pools: &[&MachinePool]) -> Result<(), String> {
         let Some(conditions) = conditions(node_pool, pools, Timestamp::now()) else { return Ok(()) };
         let key = Key::of(&node_pool.metadata);
@@ -150,7 +152,7 @@ impl NodePools {
         let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
         let written =
             stored(ask(api.patch_status(&key.name, &params, &patch)).await).map_err(|error| error.to_string())?;
-        // The NodePool has changed or is gone. The watch reports the change, which causes another pass.
+        // The NodePool has changed or is gone. The watch reports this, which causes another pass.
         if written.is_none() {
             return Ok(());
         }
@@ -190,7 +192,8 @@ impl NodePools {
         Ok(())
     }
 
-    /// Writes or deletes the pool as decided. The inner error: the API server rejects the specification.
+    /// Writes or deletes the pool as decided. The inner `Err` has the message with which the API server rejects the
+    /// specification.
     async fn write(
         &self,
         key: &Key,
@@ -227,17 +230,17 @@ impl NodePools {
         };
         let Err(error) = ask(written).await else { return Ok(Ok(())) };
         match error.refusal() {
-            // The NodePool or the pool has changed or is gone. The watch reports the change, which causes another pass.
+            // The NodePool or the pool has changed or is gone. The watch reports this, which causes another pass.
             Some(Refusal::Absent | Refusal::Other) => Ok(Ok(())),
-            // Another pool has replaced the pool.
+            // Meanwhile, another pool of the same name has been created.
             Some(Refusal::ForGood(status)) if status.message.contains("metadata.uid") => Ok(Ok(())),
             Some(Refusal::ForGood(status)) if status.code == 422 => Ok(Err(status.message.clone())),
             Some(Refusal::ForGood(_)) | None => Err(error.to_string()),
         }
     }
 
-    /// Reads the HostedCluster of a NodePool. Its `machineNetwork` has the prefix lengths. `None`: it does not exist, or the API
-    /// server does not serve its kind.
+    /// Reads the HostedCluster of a NodePool, whose `machineNetwork` has the prefix lengths. `None`: the HostedCluster
+    /// does not exist, or the API server does not serve its kind.
     async fn hosted_cluster(&self, key: &Key, node_pool: &Object) -> Result<Option<Object>, String> {
         let Some(name) = cluster_of(node_pool) else { return Ok(None) };
         let api: Api<Object> = Api::namespaced_with(self.client.clone(), &key.namespace, &hosted_clusters());
@@ -266,7 +269,7 @@ fn conditions(node_pool: &Object, pools: &[&MachinePool], now: Timestamp) -> Opt
     let stored: Option<Condition> = before.and_then(|before| serde_json::from_value(before.clone()).ok());
     let generation = node_pool.metadata.generation;
     let wanted = condition(stored.as_slice(), CONDITION, (status, reason, &message), generation, now);
-    // Another generation alone is no reason to write.
+    // If only the generation differs, no write is needed.
     if stored.is_some_and(|stored| Condition { observed_generation: generation, ..stored } == wanted) {
         return None;
     }
@@ -278,8 +281,9 @@ fn conditions(node_pool: &Object, pools: &[&MachinePool], now: Timestamp) -> Opt
     Some(conditions)
 }
 
-/// Joins the messages of the exhausted pools, without duplicates. An exhausted pool does not count if another pool of the NodePool on the
-/// same network has free addresses. `None`: the machines of the NodePool get addresses of each network.
+/// Joins the messages of the exhausted pools, without duplicates. An exhausted pool does not count if another pool of
+/// the NodePool on the same network has free addresses. `None`: on each network, the machines of the NodePool can get
+/// addresses.
 fn exhausted(pools: &[&MachinePool]) -> Option<String> {
     let mut by_network: BTreeMap<Option<&str>, Vec<Option<&str>>> = BTreeMap::new();
     for pool in pools {
@@ -290,7 +294,7 @@ fn exhausted(pools: &[&MachinePool]) -> Option<String> {
     (!messages.is_empty()).then(|| messages.into_iter().collect::<Vec<_>>().join("; "))
 }
 
-/// Whether the condition of the NodePool is true.
+/// Whether the condition of the NodePool has the status `True`.
 fn is_exhausted(node_pool: &Object) -> bool {
     let conditions = node_pool.data["status"]["conditions"].as_array().into_iter().flatten();
     conditions.into_iter().any(|condition| condition["type"] == CONDITION && condition["status"] == "True")
@@ -303,12 +307,13 @@ fn reference_to(node_pool: &Object) -> ObjectReference {
 
 // === The derived pool ===
 
-/// Decides on the pool that is derived from a NodePool. `pool` is the existing pool with the name of the NodePool.
+/// Decides what to do with the pool that is derived from a NodePool. `pool` is the existing pool with the name of the
+/// NodePool.
 fn derive(node_pool: &Object, hosted_cluster: Option<&Object>, pool: Option<&MachinePool>) -> Derived {
     let is_owned = |pool: &MachinePool| pool.owner.is_some() && pool.owner == node_pool.metadata.uid;
     let in_the_way = |problem: String| Derived::Problem(("PoolNotDerived", problem));
     match (has_config(node_pool), pool) {
-        // The garbage collector deletes the pool together with its NodePool.
+        // When the NodePool is gone, the garbage collector deletes the pool.
         _ if node_pool.metadata.deletion_timestamp.is_some() => return Derived::Nothing,
         (false, Some(pool)) if is_owned(pool) && !pool.is_deleted => return Derived::Delete,
         (false, _) => return Derived::Nothing,
@@ -346,8 +351,8 @@ fn derive(node_pool: &Object, hosted_cluster: Option<&Object>, pool: Option<&Mac
     }
 }
 
-/// Converts the configuration of a NodePool to the specification of a StaticIPPool. A user may set the other members of
-/// the pool, which are those of `stored`.
+/// Converts the configuration of a NodePool to the specification of a StaticIPPool. Members that the configuration does
+/// not have come from `stored`, because a user may set them.
 fn specification(spec: FileSpec, node_pool: String, stored: PoolSpec) -> PoolSpec {
     let networks = spec.machine_network.into_iter().map(|cidr| MachineNetwork { cidr });
     let delay = spec.address_reuse_grace_period_seconds;
@@ -367,15 +372,15 @@ fn specification(spec: FileSpec, node_pool: String, stored: PoolSpec) -> PoolSpe
     }
 }
 
-/// Removes repeated items. The exclusions of a pool are a set, in which API servers accept no repeated item.
+/// Removes repeated items. API servers accept no repeated item in the exclusions of a pool.
 fn unique(mut items: Vec<String>) -> Vec<String> {
     let mut known = BTreeSet::new();
     items.retain(|item| known.insert(item.clone()));
     items
 }
 
-/// The merge patch that turns a specification into another one. Members that are equal are not in the patch: a user may
-/// have changed them meanwhile.
+/// Returns the merge patch that changes `old` to `new`. Leaves out equal members, because a user may have changed them
+/// meanwhile.
 fn changes(old: &PoolSpec, new: &PoolSpec) -> Value {
     let [old, new] = [old, new].map(|spec| serde_json::to_value(spec).unwrap_or_default());
     let members = [&old, &new].into_iter().filter_map(Value::as_object).flat_map(|members| members.keys());
@@ -398,13 +403,13 @@ mod tests {
         MachinePool::read(PoolObject::read(self::object(object)))
     }
 
-    /// Creates a pool of NodePool `clusters/workers` that is exhausted on `interface`. `None`: the pool is not
-    /// exhausted.
+    /// Creates a pool of the NodePool `clusters/workers` that is exhausted. The message names `interface`. If
+    /// `interface` is `None`, the pool is not exhausted.
     fn pool_of(interface: Option<&str>) -> MachinePool {
         pool_on("default", interface)
     }
 
-    /// As `pool_of`, on this network.
+    /// Creates the same pool as `pool_of`, on this network.
     fn pool_on(network: &str, interface: Option<&str>) -> MachinePool {
         let condition = interface.map(|interface| {
             json!({
@@ -456,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn another_message_keeps_the_time_of_the_transition() {
+    fn a_condition_with_another_message_keeps_the_time_of_its_transition() {
         let before = condition("True", "NoFreeAddress", "x", "2026-08-14T10:00:00Z");
         let message = "No available IPs in pool for interface eno101; No available IPs in pool for interface eno102";
         let wanted = condition("True", "NoFreeAddress", message, "2026-08-14T10:00:00Z");
@@ -502,7 +507,7 @@ mod tests {
         json!({"addresses": ["10.0.0.8-10.0.0.9"], "gateway": ["10.0.0.1"], "nameservers": ["8.8.8.8"]})
     }
 
-    /// Creates a stored pool with this specification and the UID of its owner.
+    /// Creates a stored pool with this specification. `owner` is the UID of the NodePool that owns the pool.
     fn stored(spec: &PoolSpec, owner: &str) -> MachinePool {
         let owner = json!({
             "apiVersion": "hypershift.openshift.io/v1beta1", "kind": "NodePool", "name": "workers", "uid": owner,
@@ -535,7 +540,7 @@ mod tests {
     }
 
     #[test]
-    fn a_derived_pool_that_is_right_is_not_written_again() {
+    fn a_correct_derived_pool_is_not_written_again() {
         let pool = stored(&PoolSpec { sticky: true, ..derived() }, "u");
         assert_eq!(derive(&configured(&config()), Some(&hosted_cluster()), Some(&pool)), Derived::Right);
         let mut grown = config();
@@ -582,7 +587,7 @@ mod tests {
     }
 
     #[test]
-    fn a_derived_pool_is_deleted_with_the_configuration() {
+    fn a_derived_pool_is_deleted_when_its_configuration_is_gone() {
         assert_eq!(derive(&configured(&Value::Null), None, Some(&stored(&derived(), "u"))), Derived::Delete);
         assert_eq!(derive(&configured(&Value::Null), None, None), Derived::Nothing);
     }

@@ -1,26 +1,27 @@
-//! Which Secret with network data a VirtualMachine refers to: the decisions of the webhooks for VirtualMachines and their
-//! instances. Pure: the input is objects, the output is JSON patch operations.
+//! Decides to which Secret with network data a VirtualMachine refers, for the webhooks for VirtualMachines and their
+//! instances. Pure decision logic: the input is objects, the output is JSON patch operations.
 //!
-//! The first cloud-init volume of a machine refers to the Secret, and the template has two marks: a label, and an annotation
-//! with the name of the VirtualMachine. No machine reads the Secret of another machine, or of an earlier machine of its name:
+//! The first cloud-init volume of a machine refers to the Secret. The template has two marks: a label, and an
+//! annotation with the name of the VirtualMachine. These rules prevent a machine from reading the Secret of another
+//! machine, or of an earlier machine of the same name:
 //!
-//! - A new VirtualMachine gets a Secret with a new random name. Its manifest may be a copy, so a name in the manifest does not
-//!   count.
-//! - A later change keeps the reference of the machine. If the network data itself has to change with the machine, the
-//!   reference becomes a new one.
+//! - A new VirtualMachine gets a Secret with a new random name. A name in its manifest is ignored, because the manifest
+//!   may be a copy.
+//! - A later change keeps the reference of the machine. If the change affects the network data itself, the machine gets
+//!   a reference to a new Secret.
 //! - An instance with the label starts only with network data, and only as the machine that the annotation names.
 //!
-//! Network data of the user is kept. The leader then reserves the addresses in it, and reports that the machine gets no
-//! address.
+//! If a user has written network data for the machine, it is kept. The leader then reserves the addresses in this data,
+//! and reports that the machine gets no address from a pool.
 //!
-//! A machine that the leader leaves alone counts as one that no pool selects.
+//! A machine that the leader leaves alone counts as a machine that no pool selects.
 //!
-//! The Secret does not exist when a VirtualMachine is created, so the pod of the machine waits until the leader has recorded
-//! the addresses and created the Secret. The webhooks allocate and write nothing: a new machine has no UID, another webhook
-//! may reject it, and the request may be a dry run.
+//! When a VirtualMachine is created, its Secret does not exist yet. The pod of the machine waits until the leader has
+//! recorded the addresses and created the Secret. The webhooks allocate nothing and write nothing: a new machine has no
+//! UID, another webhook may reject it, and the request may be a dry run.
 //!
-//! A KubevirtMachine needs no patch, even in versions of capk with `spec.cloudInit`: if this member has no network data,
-//! capk creates a VirtualMachine without network data, and the webhook adds the reference to the VirtualMachine.
+//! A KubevirtMachine needs no patch, even in versions of capk with `spec.cloudInit`: if this member contains no network
+//! data, capk creates a VirtualMachine without network data, and the webhook adds the reference to the VirtualMachine.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -48,27 +49,27 @@ pub const MACHINES_PATH: &str = "/mutate-machines";
 /// Path of the webhook for changes of VirtualMachines.
 pub const UPDATES_PATH: &str = "/mutate-machine-updates";
 
-/// Largest number of names in [`REPLACED_ANNOTATION`].
+/// Maximum number of names in [`REPLACED_ANNOTATION`].
 const MOST_REPLACED: usize = 4;
 
-/// The response to the creation of a VirtualMachine.
+/// The decision about a new VirtualMachine.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Decision {
-    /// No pool selects the machine. It is created with these changes, which remove copied network data.
+    /// No pool selects the machine. The machine is created, and these changes remove copied network data.
     NotSelected(Allowed),
     /// The machine is created with these changes.
     Allow(Allowed),
     /// The machine is rejected with this message, and capk retries later.
     Refuse(String),
-    /// The machine is rejected with this message, and capk retries later: these pools have no free address, and the machine
-    /// holds none of their addresses.
+    /// The machine is rejected with this message, and capk retries later. The pools have no free address, and the
+    /// machine holds none of their addresses.
     Exhausted(String, Vec<PoolId>),
 }
 
-/// What a webhook changes in an object that it allows.
+/// The changes that a webhook makes to an object that it allows.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Allowed {
-    /// JSON patch operations. Empty: the object stays as it is.
+    /// JSON patch operations. Empty: the object is not changed.
     pub operations: Vec<Value>,
     /// Warnings for the client that writes the object.
     pub warnings: Vec<String>,
@@ -77,18 +78,18 @@ pub struct Allowed {
 /// A new VirtualMachine.
 #[derive(Clone, Copy, Debug)]
 pub struct NewMachine<'r> {
-    /// The object, with its namespace.
+    /// The VirtualMachine, with its namespace set.
     pub object: &'r Object,
-    /// Whether the Secret that its template names was written by the controller, for another machine.
+    /// Whether the Secret in the template is one that the controller wrote for another machine.
     pub is_copy: bool,
-    /// The networks on which the machine already holds an address: a machine that capk creates again keeps its addresses and
-    /// needs no free address. The addresses may be of any pool.
+    /// The networks on which the machine already holds an address of any pool. A machine that capk creates again keeps
+    /// its addresses, and needs no free address on these networks.
     pub held: &'r BTreeSet<String>,
-    /// New random name for the Secret of the machine.
+    /// A new random name for the Secret of the machine.
     pub name: &'r str,
 }
 
-/// Decides on the creation of a VirtualMachine.
+/// Decides whether a new VirtualMachine is created, and with which changes.
 ///
 /// # Errors
 ///
@@ -98,7 +99,7 @@ pub fn admit_new(new: NewMachine<'_>, selection: &Selection) -> serde_json::Resu
     let (machine, mut edit) = (VirtualMachine::read(object.clone()), Edit::of(object)?);
     let selected = selection.of(&machine);
     edit.remove(&["metadata", "annotations", LEFT_ALONE_ANNOTATION]);
-    // A record of addresses in the manifest is that of another machine: a new machine holds nothing yet.
+    // A new machine holds no address yet, so a record of addresses in its manifest belongs to another machine.
     for annotation in object.metadata.annotations.iter().flatten().map(|(name, _)| name) {
         if [ANNOTATION_PREFIX, NETWORK_PREFIX].iter().any(|prefix| annotation.starts_with(prefix)) {
             edit.remove(&["metadata", "annotations", annotation]);
@@ -121,7 +122,7 @@ pub fn admit_new(new: NewMachine<'_>, selection: &Selection) -> serde_json::Resu
         edit.set(&["metadata", "annotations", REPLACED_ANNOTATION], json!(replaced(&machine, copied)));
     }
     let selected = match selected {
-        // The guest runs already, in another cluster. It gets network data for its first start in this cluster.
+        // The guest already runs in another cluster. It gets network data before its first start in this cluster.
         Ok(_) if machine.awaits_migration => Vec::new(),
         Ok(selected) => selected,
         Err(problem) => return Ok(Decision::Refuse(problem.to_string())),
@@ -156,7 +157,8 @@ pub fn admit_new(new: NewMachine<'_>, selection: &Selection) -> serde_json::Resu
     Ok(Decision::Allow(Allowed::of(edit, None)))
 }
 
-/// Decides on a change of a VirtualMachine. The change is never rejected. `name` is a new random name for the Secret of the machine.
+/// Decides which changes the webhook makes to a changed VirtualMachine. The change is never rejected. `name` is a new
+/// random name for the Secret of the machine.
 ///
 /// # Errors
 ///
@@ -172,7 +174,7 @@ pub fn admit_change(old: &Object, new: &Object, selection: &Selection, name: &st
     let (is_selected, selected) = match selection.of(&machine) {
         _ if machine.awaits_migration || (machine.is_left_alone() && before.secret().is_none()) => (false, Vec::new()),
         Ok(selected) => (!selected.is_empty(), selected),
-        // Several pools select the machine, or a pool with errors does.
+        // Several pools select the machine, or a pool that selects it has errors.
         Err(_) => (true, Vec::new()),
     };
     let asks = |label: &&String| is_change_of_name(label) && before.mark.label.as_ref() != Some(*label);
@@ -183,12 +185,12 @@ pub fn admit_change(old: &Object, new: &Object, selection: &Selection, name: &st
     });
     let new_name = (!selected.is_empty()).then_some(name);
     let secret = match (machine.cloud_init.as_ref().map(|volume| &volume.network_data), machine.secret()) {
-        // The name in the changed object is not used: it may be that of another machine.
+        // The name in the changed object is ignored, because it may be the name of another machine's Secret.
         (_, Some(_)) => own.or(new_name),
-        // The instance does not start without network data.
+        // Without a cloud-init volume, the instance does not start.
         (None, _) if is_selected => return Ok(Allowed::of(edit, None)),
         (None | Some(NetworkData::None), _) if !is_selected => None,
-        // By setting the label, the leader requests a reference.
+        // The leader requests a reference by setting the label.
         (None | Some(NetworkData::None), _) => own.or(new_name.filter(|_| machine.mark.label.is_some())),
         (Some(NetworkData::Secret(_) | NetworkData::Inline(_)), None) => {
             let member = machine.own_network_data().filter(|_| own.is_some());
@@ -213,7 +215,7 @@ pub fn admit_change(old: &Object, new: &Object, selection: &Selection, name: &st
     Ok(Allowed::of(edit, warning))
 }
 
-/// Returns the reasons to reject the creation of an instance in `namespace`, one line each.
+/// Returns the reasons to reject a new instance in `namespace`, one line each.
 #[must_use]
 pub fn check_instance(instance: &Object, namespace: &str) -> Vec<String> {
     let metadata = serde_json::to_value(&instance.metadata).unwrap_or_default();
@@ -252,8 +254,8 @@ pub fn check_instance(instance: &Object, namespace: &str) -> Vec<String> {
     }
 }
 
-/// The members of a VirtualMachine with a reference to a Secret of the controller, with their paths. `label` is the value of
-/// [`NETWORK_DATA_LABEL`].
+/// Returns the members that make a VirtualMachine refer to a Secret of the controller, with their paths. `label` is the
+/// value of [`NETWORK_DATA_LABEL`].
 #[must_use]
 pub fn reference(
     machine: &VirtualMachine,
@@ -267,20 +269,20 @@ pub fn reference(
     members
 }
 
-/// The marks of a template, with their paths.
+/// Returns the marks of a template, with their paths.
 pub(crate) fn marks(vm: &Key, label: &str) -> [(Vec<String>, Value); 2] {
     let [label_path, annotation_path] = paths_of_marks();
     [(label_path, json!(label)), (annotation_path, json!(vm.to_string()))]
 }
 
-/// Returns the JSON patch operations that set these members. The objects that contain them must exist.
+/// Returns the JSON patch operations that set these members. The objects that contain the members must exist.
 #[must_use]
 pub fn operations(members: Vec<(Vec<String>, Value)>) -> Vec<Value> {
     let operation = |(path, value): (Vec<String>, Value)| json!({"op": "add", "path": pointer(&path), "value": value});
     members.into_iter().map(operation).collect()
 }
 
-/// Returns the message about a machine of these pools without a cloud-init volume.
+/// Returns the message about a machine that these pools select and that has no cloud-init volume.
 #[must_use]
 pub fn without_volume(selected: &[Selected]) -> String {
     let pools: Vec<String> = selected.iter().flat_map(Selected::pools).map(PoolId::to_string).collect();
@@ -290,7 +292,7 @@ pub fn without_volume(selected: &[Selected]) -> String {
     )
 }
 
-/// Returns the message about a machine of a pool that is being deleted.
+/// Returns the message about a machine whose pool is being deleted.
 pub(crate) fn ending(pool: &MachinePool) -> String {
     let reference = match (&pool.owner, &pool.spec.node_pool_ref) {
         (Some(_), Some(node_pool)) => format!("bootstrapNetworkConfig from NodePool {}", node_pool.name),
@@ -306,11 +308,12 @@ pub(crate) fn ending(pool: &MachinePool) -> String {
     )
 }
 
-/// Returns the pools because of which the webhook rejects a new machine that `selected` serve, each with the message about it. The pool and
-/// its overflow are exhausted, the machine holds no address of the network, and no pool keeps one for it. `held` is
-/// [`NewMachine::held`].
+/// Returns the pools because of which the webhook rejects a new machine that `selected` serve, each with its message.
+/// This happens only if the pool and its overflow are exhausted, the machine holds no address of the network, and no
+/// pool keeps an address for the machine. `held` is [`NewMachine::held`].
 ///
-/// capk tries again to create a rejected machine. Any other machine is created at once, and waits for its Secret.
+/// After a rejection, capk tries again to create the machine. A machine that capk does not manage is created at once,
+/// and waits for its Secret.
 pub(crate) fn lacking<'s>(
     machine: &VirtualMachine,
     selected: &'s [Selected],
@@ -323,26 +326,27 @@ pub(crate) fn lacking<'s>(
     lacking.filter_map(|it| Some((it, selection.exhausted(it)?))).collect()
 }
 
-/// Whether a pool keeps an address of each of its families for a machine, so that the machine needs no free address.
+/// Whether a pool keeps an address of each of its families for the machine. Then the machine needs no free address.
 fn is_kept_for(machine: &VirtualMachine, selected: &Selected, selection: &Selection) -> bool {
     let mut pools = selected.pools().filter_map(|pool| selection.pool(pool)?.pool.as_ref().ok());
     pools.any(|pool| {
-        // Without its KubevirtMachine in this cluster, the VirtualMachine itself claims the address.
+        // If its KubevirtMachine is in another cluster, the VirtualMachine itself claims the address.
         let mut names = machine.kubevirt_machine().into_iter().chain([machine.key()]);
         names.any(|name| pool.pre_allocated(&name.namespace, &name.name).len() == pool.spaces().count())
     })
 }
 
-/// The value of [`REPLACED_ANNOTATION`] of a new machine whose manifest refers to `copied`. The value keeps the last names: a machine may
-/// be restored several times, and a webhook that is called again for the same creation finds the name that its first call wrote.
+/// Returns the value of [`REPLACED_ANNOTATION`] for a new machine whose manifest refers to `copied`. The value keeps
+/// several names: a machine may be restored several times, and if a webhook is called again for the same creation, it
+/// finds the name that its first call wrote.
 fn replaced(machine: &VirtualMachine, copied: &str) -> String {
     let mut names: Vec<&str> = machine.replaced().filter(|name| *name != copied).collect();
     names.push(copied);
     names[names.len().saturating_sub(MOST_REPLACED)..].join(",")
 }
 
-/// Returns the member `acpiIndex` with which the interface gets the name in the guest that the pool requires. `None`: the interface already
-/// has an index, is an SR-IOV function, or no index results in this name.
+/// Returns the member `acpiIndex` that gives the interface the name in the guest that the pool requires. `None`: the
+/// interface already has an index or is an SR-IOV function, or no index results in this name.
 fn name_interface(machine: &VirtualMachine, selected: &Selected) -> Option<(Vec<String>, Value)> {
     let index = acpi_index(&selected.interface)?;
     let attachment = machine.networks.iter().find(|attachment| attachment.name == selected.attachment)?;
@@ -351,7 +355,8 @@ fn name_interface(machine: &VirtualMachine, selected: &Selected) -> Option<(Vec<
     is_missing.then(|| (at, json!(index)))
 }
 
-/// What the network data of a machine depends on: the format, and the network, name and MAC address of each interface.
+/// The values on which the network data of a machine depends: the format and, for each interface, its network, name and
+/// MAC address.
 type Facts<'m> = (Option<CloudInitKind>, BTreeMap<InterfaceName, (&'m str, Option<MacAddr>)>);
 
 fn facts<'m>(machine: &'m VirtualMachine, selection: &Selection) -> Facts<'m> {
@@ -363,8 +368,8 @@ fn facts<'m>(machine: &'m VirtualMachine, selection: &Selection) -> Facts<'m> {
     (machine.cloud_init.as_ref().map(|volume| volume.kind), interfaces.collect())
 }
 
-/// Whether the network data of a machine has to change with the machine. A MAC address that is missing may be chosen later, so
-/// it is no change. Without a pool, no network data can be made.
+/// Whether a change of the machine requires new network data. A missing MAC address does not count as a change, because
+/// it may be chosen later. If no pool selects the machine, there can be no new network data.
 fn has_changed(before: &VirtualMachine, after: &VirtualMachine, selection: &Selection) -> bool {
     let ((kind_before, before), (kind, after)) = (facts(before, selection), facts(after, selection));
     let is_same = |(interface, (network, mac)): (&InterfaceName, &(&str, Option<MacAddr>))| {
@@ -377,7 +382,7 @@ fn has_changed(before: &VirtualMachine, after: &VirtualMachine, selection: &Sele
         && (kind_before != kind || before.len() != after.len() || !after.iter().all(is_same))
 }
 
-/// Writes the MAC addresses that the leader has assigned into the interfaces that have none.
+/// Writes the MAC addresses that the leader has assigned into the interfaces without a MAC address.
 fn assign_mac_addresses(edit: &mut Edit, template: &Value) {
     let text = template["metadata"]["annotations"][ASSIGNED_ANNOTATION].as_str();
     let assigned = text.and_then(|text| serde_json::from_str::<BTreeMap<String, String>>(text).ok());
@@ -387,7 +392,7 @@ fn assign_mac_addresses(edit: &mut Edit, template: &Value) {
     edit.remove(&["spec", "template", "metadata", "annotations", ASSIGNED_ANNOTATION]);
 }
 
-/// Puts the MAC addresses of a MACPool back into interfaces of the same name that have none.
+/// Restores the MAC addresses of a MACPool in interfaces of the same name that have no MAC address now.
 fn put_back_mac_addresses(edit: &mut Edit, old: &Value, new: &Value) {
     let mut known = BTreeMap::new();
     for (name, address) in interfaces(&old["spec"]).filter(|_| requires_mac_addresses(old)) {
@@ -396,7 +401,8 @@ fn put_back_mac_addresses(edit: &mut Edit, old: &Value, new: &Value) {
     set_mac_addresses(edit, new, |name| *known.get(name)?);
 }
 
-/// Writes a MAC address into each interface that has none. `address_of` returns the address for KubeVirt's name of an interface.
+/// Writes a MAC address into each interface that has none. `address_of` returns the address for the name that KubeVirt
+/// uses for the interface.
 fn set_mac_addresses<'a>(edit: &mut Edit, template: &Value, address_of: impl Fn(&str) -> Option<&'a str>) {
     for (index, (name, address)) in interfaces(&template["spec"]).enumerate() {
         if let Some(address) = address_of(name).filter(|_| address.is_none()) {
@@ -419,7 +425,7 @@ fn paths_of_marks() -> [Vec<String>; 2] {
         .map(|of| ["spec", "template", "metadata"].iter().chain(&of).map(|name| (*name).to_owned()).collect())
 }
 
-/// Returns the path of a member of the machine's template.
+/// Returns the path of a member of `spec.template.spec`.
 fn path(members: &[&str]) -> Vec<String> {
     ["spec", "template", "spec"].iter().chain(members).map(|name| (*name).to_owned()).collect()
 }
@@ -449,7 +455,8 @@ impl VirtualMachine {
         }
     }
 
-    /// Returns the volume with network data that the controller has not written. `None`: the machine has no such data.
+    /// Returns the path of the volume with network data that a user wrote. `None`: the machine has no such network
+    /// data.
     pub(crate) fn own_network_data(&self) -> Option<String> {
         let volume = self.cloud_init.as_ref().filter(|it| it.network_data != NetworkData::None)?;
         let is_own = self.secret().is_none();
@@ -467,7 +474,7 @@ mod tests {
     use crate::pools::facts::PoolObject;
     use crate::pools::selection::MachinePool;
 
-    /// Creates a pool in namespace `n` that selects every machine of this namespace, on network `infra/vlan10`.
+    /// Creates a pool in the namespace `n` on the network `infra/vlan10`. It selects every machine of this namespace.
     fn pool(name: &str, changes: &Value) -> Arc<MachinePool> {
         let mut object = json!({
             "metadata": {"namespace": "n", "name": name},
@@ -492,7 +499,7 @@ mod tests {
         Selection::new(pools.iter().cloned(), [], None)
     }
 
-    /// Creates a machine as capk does, and merges `changes` into its template.
+    /// Creates a machine in the form in which capk creates it, and merges `changes` into the `spec` of its template.
     fn object(changes: &Value) -> Value {
         let mut spec = json!({
             "domain": {"devices": {"interfaces": [{"name": "iface1", "bridge": {}}]}},
@@ -528,7 +535,7 @@ mod tests {
         json!({"volumes": [{"name": "cloudinitvolume", kind: source}]})
     }
 
-    /// Returns an object after the operations of a webhook.
+    /// Returns an object after the webhook's operations are applied.
     fn patched(object: &Value, operations: Vec<Value>) -> Value {
         let mut object = object.clone();
         let patch: json_patch::Patch = serde_json::from_value(operations.into()).unwrap();
@@ -545,7 +552,8 @@ mod tests {
         }
     }
 
-    /// A machine with a reference to `secret`, as the webhook stores the VirtualMachine `vm`, which is `namespace/name`.
+    /// A machine in the form in which the webhook stores it for the VirtualMachine `vm` (`namespace/name`), with a
+    /// reference to `secret`.
     fn served(secret: &str, vm: &str) -> Value {
         let (mut object, _) = stored(&object(&json!({})), &[pool("p", &json!({}))], false);
         object["spec"]["template"]["spec"]["volumes"][1]["cloudInitConfigDrive"]["networkDataSecretRef"] =
@@ -554,7 +562,8 @@ mod tests {
         object
     }
 
-    /// What the webhook has written into a machine: the reference to its Secret, the index of its interface, and its marks.
+    /// The members that the webhook writes into a machine: the reference to its Secret, the index of its interface, and
+    /// its marks.
     fn facts_of(object: &Value) -> (Option<String>, Option<u32>, Mark) {
         let machine = read(object);
         let secret = machine.reference().map(str::to_owned);
@@ -586,7 +595,7 @@ mod tests {
     }
 
     #[test]
-    fn each_call_writes_a_new_name_and_notes_the_last_four_names() {
+    fn each_webhook_call_writes_a_new_secret_name_and_notes_the_last_four_names() {
         let mut object = served(EARLIER, "n/w-0");
         let replaced = |object: &Value| object["metadata"]["annotations"][REPLACED_ANNOTATION].clone();
         let names = ["b", "c", "d", "e", "f"].map(|it| format!("w-0-networkdata-{}", it.repeat(16)));
@@ -601,7 +610,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_that_is_left_alone_gets_no_reference_but_its_copy_gets_one() {
+    fn a_machine_that_is_left_alone_gets_no_reference_but_its_copy_gets_a_reference() {
         let (mut old, pools) = (object(&json!({})), [pool("p", &json!({}))]);
         old["metadata"]["uid"] = json!("v-1");
         old["metadata"]["annotations"] = json!({(LEFT_ALONE_ANNOTATION): "v-1"});
@@ -615,7 +624,7 @@ mod tests {
         let (copy, _) = stored(&old, &pools, false);
         assert_eq!(facts_of(&copy), (Some(NAME.to_owned()), Some(101), mark("issued")));
         assert_eq!(copy["metadata"]["annotations"], json!({}));
-        // The annotation does not take the reference of a served machine away.
+        // If the machine is already served, the annotation does not remove its reference.
         let mut before = served(EARLIER, "n/w-0");
         before["metadata"]["uid"] = json!("v-1");
         let mut after = applied(&before);
@@ -645,7 +654,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_of_no_pool_keeps_no_marks_of_another_machine() {
+    fn a_machine_that_no_pool_selects_loses_the_marks_of_another_machine() {
         let mut object = served(EARLIER, "n/w-1");
         object["spec"]["template"]["spec"]["volumes"][1]["cloudInitConfigDrive"] = json!({"userData": "x"});
         let (object, warnings) = stored(&object, &[], false);
@@ -676,7 +685,8 @@ mod tests {
         let refused = Decision::Refuse(expected.to_owned());
         assert_eq!(decision(&[being_deleted(&json!({}))], &json!({})), refused);
         assert_eq!(decision(&[being_deleted(&json!({"spec": {"addresses": ["x"]}}))], &json!({})), refused);
-        // The pool is of another network, the pool no longer selects machines, or another pool serves the machine.
+        // In the first two cases the pool is of another network or no longer selects machines. In the third, another
+        // pool serves the machine.
         for changes in [json!({"spec": {"network": "infra/vlan20"}}), json!({"spec": {"machineSelector": null}})] {
             let decision = decision(&[being_deleted(&changes)], &json!({}));
             assert_eq!(decision, Decision::NotSelected(Allowed::default()), "{changes}");
@@ -744,7 +754,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_with_network_data_keeps_it_with_a_warning() {
+    fn a_machine_keeps_network_data_that_a_user_wrote_and_the_webhook_warns() {
         let pools = [pool("p", &json!({}))];
         let allowed =
             |pools: &[Arc<MachinePool>], source: Value| decision(pools, &cloud_init("cloudInitConfigDrive", &source));
@@ -758,7 +768,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_with_network_data_of_the_user_has_no_marks() {
+    fn a_copied_machine_with_network_data_that_a_user_wrote_has_no_marks() {
         let mut copy = served("mine", "n/w-1");
         copy["metadata"]["name"] = json!("w-2");
         let (object, _) = stored(&copy, &[pool("p", &json!({}))], false);
@@ -817,13 +827,13 @@ mod tests {
             assert!(matches!(decision(&[keeping(name)], &json!({})), Decision::Allow(_)), "{name}");
         }
         assert!(matches!(decision(&[keeping("other/w-0")], &json!({})), Decision::Exhausted(..)));
-        // The KubevirtMachine may be in another cluster, and its VirtualMachine claims the address.
+        // If its KubevirtMachine is in another cluster, the VirtualMachine claims the address.
         let label = json!({"metadata": {"labels": {"capk.cluster.x-k8s.io/kubevirt-machine-namespace": "infra"}}});
         assert!(matches!(decision(&[keeping("n/w-0")], &label), Decision::Allow(_)));
     }
 
     #[test]
-    fn a_machine_without_capk_is_created_and_waits_for_an_exhausted_pool() {
+    fn a_machine_that_capk_does_not_manage_is_created_and_waits_while_its_pool_is_exhausted() {
         let mut object = object(&json!({}));
         object["metadata"]["labels"] = Value::Null;
         let (object, _) = stored(&object, &[exhausted("p", &json!({}))], false);
@@ -842,14 +852,15 @@ mod tests {
         assert!(matches!(decision("infra/vlan20"), Decision::Exhausted(..)));
     }
 
-    /// Returns the object that is stored after a change, and the warnings.
+    /// Returns the machine as it is stored after a change, and the warnings.
     fn changed(old: &Value, new: &Value, pools: &[Arc<MachinePool>]) -> (Value, Vec<String>) {
         let [old_object, new_object] = [old, new].map(|it| serde_json::from_value::<Object>(it.clone()).unwrap());
         let Allowed { operations, warnings } = admit_change(&old_object, &new_object, &selection(pools), NAME).unwrap();
         (patched(new, operations), warnings)
     }
 
-    /// The object after a user applies the manifest again: the apply replaces the lists of volumes and of interfaces, and keeps the marks.
+    /// Returns the machine after a user has applied the manifest again. The apply replaces the lists of volumes and
+    /// interfaces, and keeps the marks.
     fn applied(old: &Value) -> Value {
         let (mut new, manifest) = (old.clone(), object(&json!({})));
         for list in ["/spec/template/spec/volumes", "/spec/template/spec/domain/devices/interfaces"] {
@@ -859,25 +870,25 @@ mod tests {
     }
 
     #[test]
-    fn an_apply_that_removes_the_reference_and_the_index_gets_them_back() {
+    fn the_webhook_restores_a_reference_and_an_index_that_an_apply_removes() {
         let old = served(EARLIER, "n/w-0");
         let expected = (Some(EARLIER.to_owned()), Some(101), mark("issued"));
         let pools = [pool("p", &json!({}))];
         assert_eq!(facts_of(&changed(&old, &applied(&old), &pools).0), expected);
-        // A replace removes the marks, too.
+        // A request that replaces the object also removes the marks.
         let mut replaced = applied(&old);
         replaced["spec"]["template"]["metadata"] = Value::Null;
         assert_eq!(facts_of(&changed(&old, &replaced, &pools).0), expected);
-        // Also while the pools are ambiguous.
+        // The reference is also restored while two pools select the machine.
         let both = [pool("p", &json!({})), pool("q", &json!({}))];
         assert_eq!(facts_of(&changed(&old, &applied(&old), &both).0).0.as_deref(), Some(EARLIER));
-        // A machine of version 0.2.0 keeps its name.
+        // A machine that version 0.2.0 served keeps the name of its Secret.
         let old = served("w-0-networkdata", "n/w-0");
         assert_eq!(facts_of(&changed(&old, &applied(&old), &pools).0).0.as_deref(), Some("w-0-networkdata"));
     }
 
     #[test]
-    fn the_members_are_put_back_by_the_names_of_volume_and_interface() {
+    fn the_restored_members_are_found_by_the_names_of_their_volume_and_interface() {
         let old = served(EARLIER, "n/w-0");
         let mut new = applied(&old);
         let spec = &mut new["spec"]["template"]["spec"];
@@ -892,7 +903,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mac_address_of_a_mac_pool_is_put_back_and_one_of_the_user_is_not() {
+    fn the_webhook_restores_a_removed_mac_address_only_if_it_is_from_a_mac_pool() {
         let mut old = served(EARLIER, "n/w-0");
         let address = "02:00:00:00:00:01";
         old["spec"]["template"]["spec"]["domain"]["devices"]["interfaces"][0]["macAddress"] = json!(address);
@@ -925,14 +936,14 @@ mod tests {
     }
 
     #[test]
-    fn a_removed_reference_is_not_put_back_if_no_pool_selects_the_machine() {
+    fn a_removed_reference_is_not_restored_if_no_pool_selects_the_machine() {
         let old = served(EARLIER, "n/w-0");
         let (new, warnings) = changed(&old, &applied(&old), &[]);
         assert_eq!((facts_of(&new), warnings), ((None, None, Mark::default()), vec![]));
     }
 
     #[test]
-    fn a_change_to_another_secret_of_the_controller_puts_back_the_earlier_reference() {
+    fn a_change_to_another_secret_of_the_controller_is_replaced_by_the_earlier_reference() {
         let old = served(EARLIER, "n/w-0");
         for other in ["w-0-networkdata", "w-1-networkdata-cccccccccccccccc"] {
             for pools in [&[pool("p", &json!({}))][..], &[]] {
@@ -951,7 +962,7 @@ mod tests {
     }
 
     #[test]
-    fn network_data_of_the_user_replaces_the_reference_with_a_warning() {
+    fn network_data_that_a_user_writes_replaces_the_reference_and_the_webhook_warns() {
         let old = served(EARLIER, "n/w-0");
         let mut new = old.clone();
         new["spec"]["template"]["spec"]["volumes"][1]["cloudInitConfigDrive"] = json!({"networkData": "x"});
@@ -962,7 +973,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_of_a_value_in_the_network_data_gives_the_secret_a_new_name() {
+    fn a_change_that_affects_the_network_data_gives_the_secret_a_new_name() {
         let with_mac = |address: &str| {
             let mut object = served(EARLIER, "n/w-0");
             object["metadata"]["labels"]["zone"] = json!("vlan10");
@@ -988,7 +999,8 @@ mod tests {
             requested["spec"]["template"]["metadata"]["labels"][NETWORK_DATA_LABEL] = json!(label);
             assert_eq!(secret(&requested), NAME);
         }
-        // No change: the address is missing, has another notation, or something else changes.
+        // The network data does not change: the MAC address is missing or has another notation, or another member
+        // changes.
         for mac in ["", "02-00-00-00-00-01"] {
             assert_eq!(secret(&with_mac(mac)), EARLIER, "{mac:?}");
         }
@@ -998,7 +1010,7 @@ mod tests {
     }
 
     #[test]
-    fn the_label_asks_for_a_reference() {
+    fn the_webhook_adds_a_reference_when_the_leader_sets_the_label() {
         let (old, pools) = (object(&json!({})), [pool("p", &json!({}))]);
         let mut new = old.clone();
         let marks = json!({"labels": {(NETWORK_DATA_LABEL): "requested-5"}, "annotations": {(VM_ANNOTATION): "n/w-0"}});
@@ -1008,24 +1020,25 @@ mod tests {
         assert_eq!(facts_of(&once), expected);
         assert_eq!(facts_of(&changed(&old, &once, &pools).0), expected, "a second call for the same change");
         assert_eq!(facts_of(&changed(&old, &new, &[]).0), (None, None, Mark::default()));
-        // The same for a machine that has a reference.
+        // The same is true for a machine that already has a reference.
         let (served, mut asks) = (served(EARLIER, "n/w-0"), served(EARLIER, "n/w-0"));
         asks["spec"]["template"]["metadata"]["labels"][NETWORK_DATA_LABEL] = json!("requested-5");
         let (once, _) = changed(&served, &asks, &pools);
         assert_eq!(facts_of(&once), expected);
         assert_eq!(facts_of(&changed(&served, &once, &pools).0), expected, "a second call for the same change");
-        // Then the leader writes the usual value.
+        // Afterwards, the leader writes the usual value of the label.
         let mut settled = once.clone();
         settled["spec"]["template"]["metadata"]["labels"][NETWORK_DATA_LABEL] = json!(ISSUED);
         assert_eq!(changed(&once, &settled, &pools), (settled.clone(), vec![]));
-        // Without the label, the leader decides later whether the machine gets network data.
+        // Without the label, the webhook adds no reference. The leader decides later whether the machine gets network
+        // data.
         let mut other = old.clone();
         other["spec"]["template"]["spec"]["domain"]["cpu"] = json!({"cores": 4});
         assert_eq!(changed(&old, &other, &pools), (other.clone(), vec![]));
     }
 
     #[test]
-    fn a_change_outside_the_template_or_of_a_deleted_machine_stays_as_it_is() {
+    fn the_webhook_changes_nothing_if_only_other_members_change_or_the_machine_is_being_deleted() {
         let (old, pools) = (served(EARLIER, "n/w-0"), [pool("p", &json!({}))]);
         let mut started = old.clone();
         started["spec"]["runStrategy"] = json!("Always");
@@ -1035,7 +1048,7 @@ mod tests {
         assert_eq!(changed(&old, &deleted, &pools), (deleted.clone(), vec![]));
     }
 
-    /// An instance of a machine, as KubeVirt makes it from the template.
+    /// Returns an instance in the form in which KubeVirt creates it from the template of a machine.
     fn instance_of(machine: &Value) -> Object {
         let template = &machine["spec"]["template"];
         let (labels, annotations) = (&template["metadata"]["labels"], &template["metadata"]["annotations"]);
@@ -1099,7 +1112,7 @@ mod tests {
     }
 
     #[test]
-    fn after_any_change_a_machine_refers_to_its_own_secret_or_to_none_of_the_controller() {
+    fn after_any_change_a_machine_refers_to_its_own_secret_or_to_no_secret_of_the_controller() {
         let (old, pools) = (served(EARLIER, "n/w-0"), [pool("p", &json!({}))]);
         let mut kept = 0;
         crate::variants::each_object(&old, |object| {

@@ -1,5 +1,5 @@
-//! Selects the pools that serve a machine, and the interface for each pool. Pure: the input is objects, the output is
-//! pools.
+//! Finds the pools that serve a machine, and the interface for each pool. Pure logic: the input is objects, the output
+//! is pools.
 //!
 //! | a pool has | it selects |
 //! |---|---|
@@ -8,12 +8,12 @@
 //! | `nodePoolRefs` | VirtualMachines of these NodePools, each in the namespace of its cluster |
 //! | `namespaceSelector` | VirtualMachines in the namespaces whose labels match; with `machineSelector` those whose labels match, too |
 //!
-//! The last two are members of a GlobalStaticIPPool. Only the pool determines from which namespaces its machines come: a label that the
-//! user of another namespace writes on a machine never adds the machine to the pool.
+//! The last two members exist only in a GlobalStaticIPPool. Only the pool determines the namespaces of its machines: if
+//! a user of another namespace writes a label on a machine, this never adds the machine to the pool.
 //!
-//! Several pools of one network that select a machine are a pool and its overflow, in the order of `priority`. An ambiguous case is a
-//! [`Problem`]; the controller never guesses, because a machine with an address of the wrong pool is harder to diagnose than a machine
-//! that does not start.
+//! If several pools of one network select a machine, they are a pool and its overflow, in the order of `priority`. An
+//! ambiguous case is a [`Problem`]. The controller never guesses, because a machine with an address of the wrong pool
+//! is harder to diagnose than a machine that does not start.
 
 mod machine_pool;
 mod members;
@@ -40,13 +40,13 @@ use crate::pools::facts::Facts;
 #[derive(Clone, Debug, Default)]
 pub struct Selection {
     pools: BTreeMap<PoolId, Arc<MachinePool>>,
-    /// Pools by the namespace of the machines that they select, each with the selector for the labels of these
-    /// machines. Pools that are being deleted select no machine.
+    /// The pools by the namespace of the machines that they select, each with the selector for the labels of these
+    /// machines. A pool that is being deleted selects no machine.
     selectors: BTreeMap<String, Vec<(Selector, PoolId)>>,
-    /// As `selectors`, for the pools that are being deleted and still refer to their machines.
+    /// The same as `selectors`, for pools that are being deleted and still refer to their machines.
     ending: BTreeMap<String, Vec<(Selector, PoolId)>>,
-    /// Pools that select machines by the labels of Namespaces, while these labels are not known, also pools that are being deleted. Each has
-    /// its selector for the labels of machines.
+    /// Pools that select machines by the labels of Namespaces, while these labels are unknown. Includes pools that are
+    /// being deleted. Each pool has its selector for the labels of machines.
     undecided: Vec<(Selector, PoolId)>,
     memberships: BTreeMap<PoolId, Membership>,
     node_pools: BTreeMap<Key, Arc<Object>>,
@@ -54,26 +54,27 @@ pub struct Selection {
     networks: BTreeSet<String>,
 }
 
-/// The pools that the registry has. Every part of the leader that allocates addresses uses these pools, so it never uses a pool that the
-/// registry does not have yet.
+/// The pools that the registry has. Every part of the leader that allocates addresses uses only these pools, so no part
+/// uses a pool before the registry has it.
 #[derive(Clone, Debug, Default)]
 pub struct OpenPools {
-    /// Facts about each pool that claims need, by the name of the pool.
+    /// The facts that claims need, by the name of the pool.
     pub facts: Facts,
     /// Names of the pools that allocate nothing.
     pub suspended: BTreeSet<String>,
-    /// The pools that select machines.
+    /// Which machines the pools select.
     pub selection: Arc<Selection>,
-    /// Number of the last growth of the allocatable addresses, see [`Registry::growth`](glowplug::host::registry::Registry::growth). The
-    /// records of the added addresses must be adopted before the pools are used.
+    /// Number of the last growth of the allocatable addresses: see
+    /// [`Registry::growth`](glowplug::host::registry::Registry::growth). The records of added addresses must be adopted
+    /// before the pools are used.
     pub growth: u64,
 }
 
 // === impl Selection ===
 
 impl Selection {
-    /// Creates the selection of these pools. A pool whose NodePool is not in `node_pools` selects no machine. `namespaces`: `None` if
-    /// the controller does not know the labels of Namespaces.
+    /// Creates the selection of these pools. A pool whose NodePool is not in `node_pools` selects no machine.
+    /// `namespaces` is `None` if the controller does not know the labels of Namespaces.
     #[must_use]
     pub fn new(
         pools: impl IntoIterator<Item = Arc<MachinePool>>,
@@ -90,7 +91,8 @@ impl Selection {
                 let known = if pool.is_deleted { &mut ending } else { &mut selectors };
                 known.entry(namespace).or_default().push((selector, pool.id.clone()));
             }
-            // A pool that is being deleted counts, too: a machine to which it refers must not start without network data.
+            // This also applies to a pool that is being deleted: a machine to which it refers must not start without
+            // network data.
             if namespaces.is_none() {
                 undecided.extend(pool.selector_in_namespaces().map(|selector| (selector, pool.id.clone())));
             }
@@ -101,20 +103,21 @@ impl Selection {
         Self { pools, selectors, ending, undecided, memberships, node_pools, networks }
     }
 
-    /// Whether records of machines in a namespace count in a pool of a network.
+    /// Whether a pool of this network accepts records of machines in this namespace.
     pub(crate) fn has_records_of(&self, namespace: &str, network: &str) -> bool {
         let mut pools = self.pools.iter().filter(|(_, pool)| pool.network() == Some(network)).map(|(id, _)| id);
         pools.any(|id| self.memberships.get(id).is_some_and(|membership| membership.machines.has(namespace)))
     }
 
-    /// The networks of a machine that have a pool, without those of the pools that select the machine.
+    /// The networks of a machine for which there are pools, but no pool of `selected`.
     pub(crate) fn other_networks(&self, machine: &VirtualMachine, selected: &[Selected]) -> BTreeSet<String> {
         let all = machine.networks.iter().map(|attachment| &attachment.network);
         let is_other = |network: &&String| selected.iter().all(|selected| selected.network != **network);
         all.filter(|network| self.networks.contains(*network)).filter(is_other).cloned().collect()
     }
 
-    /// Returns the namespaces in which a pool may select machines, or a pool that is being deleted refers to machines.
+    /// Returns the namespaces in which a pool can select machines, or in which a pool that is being deleted refers to
+    /// machines.
     pub fn namespaces(&self) -> impl Iterator<Item = &str> {
         let refers = |(_, id): &(Selector, PoolId)| !self.is_withdrawn(id);
         let ending = self.ending.iter().filter(|(_, pools)| pools.iter().any(refers)).map(|(namespace, _)| namespace);
@@ -122,7 +125,8 @@ impl Selection {
         all.into_iter().map(String::as_str)
     }
 
-    /// Whether [`Selection::namespaces`] has every namespace. `false`: a pool selects by the labels of Namespaces, which are not known.
+    /// Whether [`Selection::namespaces`] returns every such namespace. `false`: a pool selects by the labels of
+    /// Namespaces, and these labels are unknown.
     #[must_use]
     pub fn has_every_namespace(&self) -> bool {
         self.undecided.is_empty()
@@ -139,7 +143,8 @@ impl Selection {
         self.pools.get(id)
     }
 
-    /// Why a pool and its overflow give no machine an address: each of them is exhausted. `None`: one of them has free addresses.
+    /// Returns the messages about exhaustion if a pool and its whole overflow are exhausted. `None`: one of them has
+    /// free addresses.
     #[must_use]
     pub fn exhausted(&self, selected: &Selected) -> Option<String> {
         let message = |id: &PoolId| self.pools.get(id)?.exhausted.as_deref();
@@ -147,7 +152,7 @@ impl Selection {
         messages.map(|messages| messages.join("; "))
     }
 
-    /// Returns the NodePools of the cluster.
+    /// Returns the NodePools of the cluster, by namespace and name.
     #[must_use]
     pub fn node_pools(&self) -> &BTreeMap<Key, Arc<Object>> {
         &self.node_pools
@@ -158,18 +163,18 @@ impl Selection {
         self.pools.values()
     }
 
-    /// Returns the machines and claims that each pool may serve.
+    /// Returns for each pool the machines and claims that it may serve.
     #[must_use]
     pub fn memberships(&self) -> &BTreeMap<PoolId, Membership> {
         &self.memberships
     }
 
-    /// Returns the pools that serve a machine, one entry for each network, in the order of the machine's interfaces.
+    /// Returns the pools that serve a machine: one entry for each network, in the order of the machine's interfaces.
     /// Empty: no pool selects the machine.
     ///
     /// # Errors
     ///
-    /// [`Problem`]: the machine must not start before a pool or the machine is changed.
+    /// [`Problem`]: the pools are ambiguous. The machine must not start before a pool or the machine is changed.
     pub fn of(&self, machine: &VirtualMachine) -> Result<Vec<Selected>, Problem> {
         if let Some(pool) = self.undecided(machine) {
             return Err(Problem::UnknownNamespaces { pool: pool.clone() });
@@ -193,7 +198,7 @@ impl Selection {
         for (_, group, selected) in &mut chosen {
             group.sort_by_key(|pool| pool.priority());
             let Some((first, overflow)) = group.split_first() else { continue };
-            // `None`: a pool that is being deleted has errors.
+            // The result is `None` if one of the pools has errors, which happens only for pools that are being deleted.
             let check = |pool: &MachinePool| Some(first.pool.as_ref().ok()?.check_overflow(pool.pool.as_ref().ok()?));
             for pool in overflow {
                 check(pool).unwrap_or(Ok(())).map_err(Problem::NoOverflow)?;
@@ -207,7 +212,7 @@ impl Selection {
         Ok(chosen.into_iter().map(|(_, _, selected)| selected).collect())
     }
 
-    /// Returns the pools that select a machine, whether or not they contradict each other.
+    /// Returns the pools that select a machine, even if they contradict each other.
     pub(crate) fn selecting(&self, machine: &VirtualMachine) -> impl Iterator<Item = &MachinePool> {
         self.matching(&self.selectors, machine)
     }
@@ -220,7 +225,8 @@ impl Selection {
         })
     }
 
-    /// A pool that may select a machine: it depends on the labels of the Namespace, which are not known.
+    /// Returns a pool for which it is unknown whether it selects the machine, because the labels of the Namespace are
+    /// unknown.
     fn undecided(&self, machine: &VirtualMachine) -> Option<&PoolId> {
         let none = BTreeMap::new();
         let labels = machine.metadata.labels.as_ref().unwrap_or(&none);
@@ -229,7 +235,7 @@ impl Selection {
         undecided.next().map(|(_, id)| id)
     }
 
-    /// The pools whose selectors match a machine, by name.
+    /// Returns the pools whose selectors match a machine, sorted by name.
     fn matching<'s>(
         &'s self,
         selectors: &'s BTreeMap<String, Vec<(Selector, PoolId)>>,
@@ -239,14 +245,15 @@ impl Selection {
         let namespace = machine.metadata.namespace.as_deref().unwrap_or_default();
         let labels = machine.metadata.labels.as_ref().unwrap_or(&none);
         let candidates = selectors.get(namespace).into_iter().flatten();
-        // Two NodePools of a pool may have one name and one namespace of machines.
+        // Two selectors of one pool can match: two of its NodePools can have the same name and the same namespace of
+        // machines.
         let matching: BTreeSet<&PoolId> =
             candidates.filter(|(selector, _)| selector.matches(labels)).map(|(_, id)| id).collect();
         matching.into_iter().map(|id| &*self.pools[id])
     }
 
-    /// Returns a pool that is being deleted and refers to a machine, while no pool of `selected` is on its network. Such a machine
-    /// must not be created: it would start without network data.
+    /// Returns a pool that is being deleted and refers to a machine, if no pool of `selected` is on the network of this
+    /// pool. Such a machine must not be created, because it would start without network data.
     #[must_use]
     pub fn ending(&self, machine: &VirtualMachine, selected: &[Selected]) -> Option<&MachinePool> {
         let is_served = |of: &Selected| selected.iter().any(|it| it.network == of.network);
@@ -273,7 +280,7 @@ mod tests {
     use crate::kinds::virtual_machine::NODE_POOL_LABEL;
     use crate::pools::facts::PoolObject;
 
-    /// Creates a pool of NodePool `clusters/p` on network `infra/vlan10`, and merges `changes` into it.
+    /// Creates a pool of the NodePool `clusters/p` on the network `infra/vlan10`, and merges `changes` into it.
     fn pool(name: &str, changes: &Value) -> Arc<MachinePool> {
         let mut object = json!({
             "metadata": {"namespace": "clusters", "name": name},
@@ -288,13 +295,13 @@ mod tests {
         Arc::new(serde_json::from_value(object).unwrap())
     }
 
-    /// Creates a selection of pools, with NodePool `clusters/p` of cluster `c.1`.
+    /// Creates a selection of these pools, with the NodePool `clusters/p` of the cluster `c.1`.
     fn selection(pools: impl IntoIterator<Item = Arc<MachinePool>>) -> Selection {
         Selection::new(pools, [node_pool("clusters", "p", "c.1")], None)
     }
 
-    /// Creates a machine of NodePool `p` in namespace `clusters-c-1`. `interfaces` has name, network and `acpiIndex` of
-    /// each interface.
+    /// Creates a machine of the NodePool `p` in the namespace `clusters-c-1`. `interfaces` has the name, the network
+    /// and the `acpiIndex` of each interface.
     fn machine(interfaces: &[(&str, &str, u32)]) -> VirtualMachine {
         machine_of("clusters-c-1", &json!({(NODE_POOL_LABEL): "p"}), interfaces)
     }
@@ -313,8 +320,8 @@ mod tests {
         VirtualMachine::read(serde_json::from_value(object).unwrap())
     }
 
-    /// Selects the pools of a machine. Returns each as text: pool, network, interface in the guest, KubeVirt's
-    /// interface.
+    /// Selects the pools of a machine. Returns a line for each pool: the pool, the network, the interface in the guest,
+    /// and KubeVirt's interface.
     fn of(selection: &Selection, machine: &VirtualMachine) -> Result<Vec<String>, String> {
         let row = |it: Selected| format!("{} {} {} {}", it.pool, it.network, it.interface, it.attachment);
         let selected = selection.of(machine).map_err(|problem| problem.to_string())?;
@@ -403,13 +410,13 @@ mod tests {
         let one = selected(&["a infra/vlan10 eno101 x"]);
         assert_eq!(of(&selection, &of_node_pool("clusters-c-1", "p")), one);
         assert_eq!(of(&selection, &of_node_pool("other-c2", "q")), one);
-        // A label of another cluster adds no machine.
+        // A label with the name of a NodePool of another cluster does not make a pool select the machine.
         for (namespace, name) in [("other-c3", "p"), ("clusters-c-1", "q"), ("other-c3", "q"), ("gone-c4", "r")] {
             assert_eq!(of(&selection, &of_node_pool(namespace, name)), selected(&[]), "{namespace} {name}");
         }
         assert_eq!(selection.namespaces().collect::<Vec<_>>(), ["clusters-c-1", "other-c2"]);
         let key = |namespace: &str, name: &str| Key { namespace: namespace.to_owned(), name: name.to_owned() };
-        // Records in the namespaces of a missing NodePool count. Its claims get no address.
+        // Records in the namespaces of a missing NodePool count, but claims there get no address.
         let known = Namespaces::only(["clusters-c-1", "other-c2"]);
         let machines = Namespaces::any_of([known.clone(), Namespaces::of_clusters_in("gone")]);
         let expected = Membership {
@@ -425,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn two_node_pools_with_one_namespace_of_machines_select_a_machine_once() {
+    fn a_machine_that_two_node_pools_of_a_pool_match_is_selected_once() {
         let references = json!([{"namespace": "a", "name": "p"}, {"namespace": "a-b", "name": "p"}]);
         let pool = global("a", &json!({"nodePoolRefs": references}));
         let selection = Selection::new([pool], [node_pool("a", "p", "b-c"), node_pool("a-b", "p", "c")], None);
@@ -434,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_of_namespaces_select_machines_and_labels_of_machines_only_narrow_them() {
+    fn a_pool_can_select_machines_by_namespace_labels_and_by_machine_labels_in_these_namespaces() {
         let spec = json!({
             "namespaceSelector": {"matchLabels": {"vlan": "10"}}, "machineSelector": {"matchLabels": {"role": "worker"}},
         });
@@ -464,11 +471,11 @@ mod tests {
                         right to list and watch namespaces";
         assert_eq!(of(&selection, &of_role("worker", "infra/vlan10")), Err(expected.to_owned()));
         assert!(!selection.has_every_namespace());
-        // Machines of other pools, with other labels and on other networks are not concerned.
+        // The problem does not affect machines of other pools, with other labels, or on other networks.
         assert_eq!(of(&selection, &of_role("worker", "infra/vlan20")), selected(&[]));
         assert_eq!(of(&selection, &of_role("infra", "infra/vlan10")), selected(&[]));
         assert_eq!(of(&selection, &machine(&ON_VLAN)), selected(&["clusters/b infra/vlan10 eno101 x"]));
-        // Nor may a machine of a pool that is being deleted start without network data.
+        // A machine of a pool that is being deleted must not start without network data either.
         let mut deleted =
             json!({"metadata": {"namespace": null, "deletionTimestamp": "2026-08-14T10:00:00Z"}, "spec": narrow});
         deleted["spec"]["nodePoolRef"] = Value::Null;
@@ -594,7 +601,7 @@ mod tests {
     }
 
     #[test]
-    fn an_index_that_gives_another_name_is_a_problem() {
+    fn an_acpi_index_that_gives_the_interface_another_name_is_a_problem() {
         let selection = selection([pool("a", &json!({}))]);
         let expected = "pool clusters/a: interface x of the machine has acpiIndex 7, expected none or the one of eno101, \
                         the interface of the pool";
@@ -623,7 +630,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_whose_addresses_are_all_allocated_has_the_message_of_its_condition() {
+    fn an_exhausted_pool_has_the_message_of_its_condition() {
         let condition = |status: &str| {
             let condition = json!({
                 "type": "Exhausted", "status": status, "reason": "r", "message": "No available IPs",
@@ -660,7 +667,7 @@ mod tests {
             assert_eq!(of(&selection, &machine), expected);
             let id = PoolId { namespace: Some("clusters".to_owned()), name: "honest".to_owned() };
             assert_eq!(selection.memberships()[&id].cluster.as_deref(), Some("c.1"));
-            // Every namespace is one that an API server may have.
+            // An API server accepts the name of every one of these namespaces.
             assert!(selection.namespaces().all(is_object_name));
         };
         crate::variants::each_object(&of_user, |object| check(object, node_pool("evil", "p", "c.1")));

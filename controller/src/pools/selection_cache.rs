@@ -1,4 +1,4 @@
-//! Keeps the pools and the selection of a replica up to date with watches.
+//! Watches the pools, NodePools and Namespaces of a replica, and keeps the selection up to date.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -24,13 +24,13 @@ use crate::kinds::virtual_machine::node_pools;
 use crate::pools::facts::{PoolObject, Scope};
 use crate::pools::selection::{KnownPool, MachinePool, NamespaceLabels, Selection};
 
-/// Interval between two checks whether the API server serves NodePools.
+/// Interval between checks whether the API server serves NodePools.
 const DISCOVERY: Duration = Duration::from_secs(60);
 
 /// The pools, the NodePools and the labels of Namespaces, kept up to date by watches. Each pool is checked once.
 ///
-/// Every replica has a cache. The webhooks use the selection at once. A leader passes the pools to the registry first:
-/// everything else in a leader works with [`OpenPools`](crate::pools::selection::OpenPools).
+/// Every replica has a cache. The webhooks use the selection at once. In a leader, the registry gets the pools first,
+/// and every other part works with [`OpenPools`](crate::pools::selection::OpenPools).
 pub struct SelectionCache {
     client: Client,
     scope: Scope,
@@ -41,9 +41,9 @@ pub struct SelectionCache {
     objects: Mutex<Objects>,
     current: watch::Sender<Option<Arc<Selection>>>,
     snapshots: watch::Sender<Option<Snapshot>>,
-    /// Number of the round of lists that the cache must have. A new leader asks for a new round.
+    /// Number of the round of lists that is requested. A new leader requests a new round.
     rounds: watch::Sender<u64>,
-    /// Number of requests to list everything again.
+    /// Number of requests so far to list everything again.
     ages: watch::Sender<u64>,
 }
 
@@ -54,34 +54,35 @@ pub struct Snapshot {
     pub round: u64,
     /// Every pool, of both kinds.
     pub pools: BTreeMap<PoolId, Arc<KnownPool>>,
-    /// The pools that select machines.
+    /// Which machines the pools select.
     pub selection: Arc<Selection>,
 }
 
 #[derive(Debug, Default)]
 struct Objects {
     round: u64,
-    /// Kinds whose list is not complete yet.
+    /// Kinds whose first list is not complete yet.
     unlisted: BTreeSet<Cached>,
     pools: Newest<PoolId, Arc<KnownPool>>,
     node_pools: BTreeMap<Key, Arc<Object>>,
-    /// The NodePools of a list that is being received.
+    /// The NodePools of the list that is being received. `None`: no list is being received.
     next_node_pools: Option<BTreeMap<Key, Arc<Object>>>,
-    /// Whether an earlier list of NodePools is complete.
+    /// Whether a list of NodePools has been completed.
     has_node_pools: bool,
-    /// `None`: the Namespaces are not listed yet, or the controller has no right to list them.
+    /// The labels of Namespaces. `None`: the Namespaces are not listed yet, or the controller has no right to list
+    /// them.
     namespaces: Option<NamespaceLabels>,
-    /// The labels of a list of Namespaces that is being received.
+    /// The labels from the list of Namespaces that is being received. `None`: no list is being received.
     next_namespaces: Option<NamespaceLabels>,
 }
 
-/// What a change concerns.
+/// Which published values change.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Effect {
     Nothing,
-    /// The metadata or the counts of a pool.
+    /// The snapshot changes: the metadata or the counts of a pool differ.
     Pools,
-    /// The selection, too.
+    /// The snapshot and the selection change.
     Selection,
 }
 
@@ -108,13 +109,15 @@ impl SelectionCache {
         let global_pools = Api::all_with(client.clone(), &ApiResource::erase::<GlobalStaticIPPool>(&()));
         let namespaces = Api::all_with(client.clone(), &ApiResource::erase::<Namespace>(&()));
         let (current, snapshots) = (watch::Sender::default(), watch::Sender::default());
-        // The pools work with the labels of Namespaces from the start, unless the controller has no right to list them.
+        // The cache waits for the labels of Namespaces from the start, unless the controller has no right to list
+        // Namespaces.
         let objects = Mutex::new(Objects { unlisted: [Cached::Namespace].into(), ..Objects::default() });
         let (rounds, ages) = (watch::Sender::default(), watch::Sender::default());
         Self { client, scope, pools, global_pools, node_pools, namespaces, objects, current, snapshots, rounds, ages }
     }
 
-    /// Whether the cache has every pool of the cluster.
+    /// Whether the cache has every pool of the cluster, because the controller is not limited to a namespace or a
+    /// label.
     #[must_use]
     pub(crate) fn has_every_pool(&self) -> bool {
         self.scope.namespace.is_empty() && self.scope.watch_filter.is_empty()
@@ -131,25 +134,26 @@ impl SelectionCache {
         self.current.subscribe()
     }
 
-    /// Returns a receiver that has all pools and is notified of every change.
+    /// Returns a receiver that has the current pools and is notified of every change.
     pub fn snapshots(&self) -> watch::Receiver<Option<Snapshot>> {
         self.snapshots.subscribe()
     }
 
-    /// Begins a new round: lists the pools again. Returns its number. A watch may be minutes behind, and a new leader must
-    /// not begin with pools that an earlier leader no longer had.
+    /// Begins a new round, in which the pools are listed again. Returns the number of the round. A new leader needs
+    /// this, because a watch may be minutes behind: the leader must not begin with pools that an earlier leader no
+    /// longer had.
     pub fn begin_round(&self) -> u64 {
         self.rounds.send_modify(|round| *round += 1);
         *self.rounds.borrow()
     }
 
-    /// Lists everything again: the API server may have older objects than before.
+    /// Lists all objects again, because the API server may have older objects than before.
     pub fn begin_age(&self) {
         self.ages.send_modify(|age| *age += 1);
     }
 
-    /// Applies the response to a write of a pool, so that the next write does not wait for the watch. A pool that is not
-    /// known has been deleted meanwhile.
+    /// Stores the response to a write of a pool, so that the next write does not wait for the watch. Ignores a pool
+    /// that the cache does not have, because it has been deleted meanwhile.
     pub fn note(&self, object: Object) {
         let mut objects = self.objects();
         let id = PoolId::of(&object.metadata);
@@ -159,8 +163,8 @@ impl SelectionCache {
         }
     }
 
-    /// Lists the objects from the API server, not from the cache. Use this function if a decision must include objects
-    /// that were created a moment ago.
+    /// Reads the objects from the API server instead of from the cache. Use this function if a decision must include
+    /// objects that were created a moment ago.
     ///
     /// # Errors
     ///
@@ -176,7 +180,7 @@ impl SelectionCache {
         let pools: Vec<_> = pools.map(|object| Arc::new(MachinePool::read(PoolObject::read(object)))).collect();
         let node_pools = match self.node_pools.list(&ListParams::default()).await {
             Ok(list) => list.items,
-            // The API server does not serve the kind, so no such objects exist.
+            // The API server does not serve this kind, so there are no such objects.
             Err(error) if refusal(&error) == Some(Refusal::Absent) => Vec::new(),
             Err(error) => return Err(error),
         };
@@ -186,13 +190,13 @@ impl SelectionCache {
                 Err(error) if refusal(&error).is_some_and(is_denial) => None,
                 Err(error) => return Err(error),
             },
-            // No pool needs them.
+            // No pool needs the labels of Namespaces.
             false => Some(NamespaceLabels::new()),
         };
         Ok(Selection::new(pools, node_pools.into_iter().map(Arc::new), namespaces.as_ref()))
     }
 
-    /// Watches the objects and updates the cache. Never returns.
+    /// Watches the objects and updates the cache, until the future is dropped.
     pub async fn run(&self) -> Infallible {
         let (mut rounds, mut ages) = (self.rounds.subscribe(), self.ages.subscribe());
         loop {
@@ -210,8 +214,8 @@ impl SelectionCache {
         }
     }
 
-    /// Lists and watches the Namespaces, as long as the controller may list them. Without this right, only the pools that select by
-    /// the labels of Namespaces do not work.
+    /// Lists and watches the Namespaces, as long as the controller has the right to list them. Without this right, only
+    /// pools that select by the labels of Namespaces do not work.
     async fn follow_namespaces(&self) -> Infallible {
         const WHAT: &str = "right to list Namespaces";
         let first = ListParams::default().limit(1);
@@ -241,8 +245,9 @@ impl SelectionCache {
         self.publish(&objects, effect);
     }
 
-    /// Lists and watches the pools, again in each round. The watch of NodePools continues over the rounds: NodePools
-    /// cannot be listed while the conversion webhook of HyperShift is down, and a new leader must have the pools also then.
+    /// Lists and watches the pools, and lists them again in each round. The watch of NodePools continues over the
+    /// rounds: if the conversion webhook of HyperShift is down, NodePools cannot be listed, but a new leader must still
+    /// get the pools.
     async fn follow_rounds(&self, rounds: &mut watch::Receiver<u64>) -> Infallible {
         loop {
             let round = *rounds.borrow_and_update();
@@ -261,11 +266,12 @@ impl SelectionCache {
             let effect = objects.apply(kind, change, |metadata| self.scope.has_label(metadata));
             self.publish(&objects, effect);
         }
-        // Watches never end.
+        // A watch never ends, so this line is reached only without kinds.
         std::future::pending().await
     }
 
-    /// Publishes the objects after a change. The lock on the objects keeps the order of the changes.
+    /// Publishes the objects after a change. The caller holds the lock on the objects, which keeps the changes in
+    /// order.
     fn publish(&self, objects: &Objects, effect: Effect) {
         if !objects.unlisted.is_empty() || effect == Effect::Nothing {
             return;
@@ -317,15 +323,15 @@ impl SelectionCache {
 // === impl Objects ===
 
 impl Objects {
-    /// Discards the pools: their lists begin again.
+    /// Removes the pools, because their lists begin again.
     fn begin_round(&mut self, round: u64) {
         self.round = round;
         self.pools = Newest::default();
         self.unlisted.extend([Cached::Pool, Cached::GlobalPool]);
     }
 
-    /// The list of NodePools begins again, or the API server does not serve them. Known NodePools stay until the list is
-    /// complete: it may take long, and a new leader must have the pools meanwhile.
+    /// Prepares for a new list of NodePools, or for an API server that does not serve NodePools. Known NodePools are
+    /// kept until the list is complete: the list may take long, and a new leader must have the pools meanwhile.
     fn begin_node_pools(&mut self, are_there: bool) {
         if !are_there {
             self.node_pools.clear();
@@ -339,7 +345,8 @@ impl Objects {
         }
     }
 
-    /// The list of Namespaces begins, or the controller has no right to list them. Known labels stay until the list is complete.
+    /// Prepares for a new list of Namespaces, or for a missing right to list them. Known labels are kept until the list
+    /// is complete.
     fn begin_namespaces(&mut self, may_list: bool) -> Effect {
         self.next_namespaces = may_list.then(NamespaceLabels::new);
         if !may_list {
@@ -353,12 +360,12 @@ impl Objects {
         Effect::Nothing
     }
 
-    /// Whether a change of the labels of a Namespace changes the selection.
+    /// Whether the selection depends on the labels of Namespaces.
     fn select_namespaces(&self) -> bool {
         self.pools.iter().any(|(_, pool)| pool.checked.selects_namespaces())
     }
 
-    /// Applies a change.
+    /// Applies a change that a watch reports. Returns which published values change.
     fn apply(&mut self, kind: Cached, change: Change, has_label: impl Fn(&ObjectMeta) -> bool) -> Effect {
         let is_gone = match (kind, change) {
             (_, Change::Lists) => false,
@@ -417,8 +424,8 @@ impl Objects {
         if is_gone { Effect::Selection } else { Effect::Nothing }
     }
 
-    /// Stores a pool, unless a newer version is known. The counts in the status of a pool do not change the selection: every
-    /// allocation changes them, and each new selection is compared with every machine.
+    /// Stores a pool, unless a newer version is known. If only the counts in the status of the pool differ, the
+    /// selection is kept: every allocation changes the counts, and each new selection is compared with every machine.
     fn apply_pool(&mut self, id: PoolId, object: Object) -> Effect {
         let version = version_of(&object.metadata);
         if !self.pools.is_news(&id, version) {
@@ -442,15 +449,15 @@ impl Objects {
     }
 }
 
-/// Name and labels of a Namespace, without the labels that the controller writes. These labels are a result of the selection, so no pool
-/// may select by them.
+/// Returns the name and the labels of a Namespace, without the labels that the controller writes. The controller's
+/// labels are a result of the selection, so no pool can select by them.
 fn labels_of(metadata: ObjectMeta) -> (String, BTreeMap<String, String>) {
     let mut labels = metadata.labels.unwrap_or_default();
     labels.retain(|label, _| !label.starts_with(OWN_LABELS));
     (metadata.name.unwrap_or_default(), labels)
 }
 
-/// Whether the controller lacks a right.
+/// Whether the API server refused a request because the controller lacks a right.
 fn is_denial(refusal: Refusal<'_>) -> bool {
     matches!(refusal, Refusal::ForGood(status) if status.code == 403)
 }
@@ -470,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_selects_or_refuses_a_machine_changes_the_selection() {
+    fn the_selection_changes_only_if_a_pool_could_select_or_refuse_other_machines() {
         let mut objects = Objects::default();
         let mut apply = |change, has_label| objects.apply(Cached::Pool, change, |_| has_label);
         let counts = |held| json!({"ipAddresses": {"total": 256, "free": 253 - held, "allocated": held, "outside": 0}});
@@ -517,7 +524,7 @@ mod tests {
     }
 
     #[test]
-    fn known_node_pools_stay_until_they_are_listed_again() {
+    fn known_node_pools_are_kept_until_they_are_listed_again() {
         let mut objects = Objects::default();
         let node_pool = |name: &str| {
             let object = json!({"metadata": {"namespace": "n", "name": name, "resourceVersion": "1"}});
@@ -573,7 +580,7 @@ mod tests {
         let labels = json!({"a": "b", "ipam.glowplug.dev/machines": "true"});
         assert_eq!(apply(Cached::Namespace, namespace("n", &labels)), Effect::Nothing);
         assert_eq!(served(&objects), ["n"]);
-        // Known labels stay until the next list is complete.
+        // The known labels are kept until the next list is complete.
         assert_eq!(objects.begin_namespaces(true), Effect::Nothing);
         assert_eq!((served(&objects), objects.unlisted.len()), (vec!["n".to_owned()], 0));
         assert_eq!(objects.apply(Cached::Namespace, Change::Listed, |_| true), Effect::Selection);

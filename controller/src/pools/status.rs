@@ -1,5 +1,5 @@
-//! The pools of a cluster and the status that each pool should have. Pure: the watches and the registry feed the index,
-//! and the index returns the changes to make. It uses no API server and no clock.
+//! Index of the pools of a cluster, and the status that each pool must have. Pure logic: the watches and the registry
+//! feed the index, and the index returns the changes to make. It uses no API server and no clock.
 
 mod conditions;
 mod observation;
@@ -27,42 +27,42 @@ use crate::kinds::pool::{
 use crate::pools::facts::PoolFacts;
 use crate::pools::selection::{KnownPool, Membership};
 
-/// A change of a pool that must be written.
+/// A change of a pool that the controller must write.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Update {
     /// Namespace and name of the pool.
     pub id: PoolId,
-    /// UID of the object.
+    /// UID of the pool that must be changed.
     pub uid: Option<String>,
-    /// The endpoint to which the patch is sent.
+    /// Endpoint to which the patch is sent.
     pub part: Part,
-    /// A merge patch with the `resourceVersion` from which it was made. If the object has changed since then, the API
-    /// server rejects the patch, and the watch reports the new object.
+    /// A merge patch with the `resourceVersion` of the object from which the patch was made. If the object has changed
+    /// since then, the API server rejects the patch, and the watch reports the new object.
     pub patch: Value,
-    /// Events of the change: reason and note.
+    /// Events that the change causes: the reason and the note of each.
     pub events: Vec<(&'static str, String)>,
 }
 
-/// The endpoints of an object.
+/// The endpoints of a pool object.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Part {
     /// Metadata and specification.
     Object,
-    /// The status.
+    /// The status subresource.
     Status,
 }
 
-/// The pools of a cluster.
+/// The pools of a cluster, and facts about them.
 #[derive(Debug, Default)]
 pub struct Index {
     pools: BTreeMap<PoolId, Arc<KnownPool>>,
-    /// The machines and claims of each pool.
+    /// The machines and claims that each pool may serve.
     memberships: BTreeMap<PoolId, Membership>,
-    /// Changes that the registry rejected, by the name of the pool.
+    /// The changes that the registry rejected: for the name of each pool, the reason.
     refused: BTreeMap<String, String>,
 }
 
-/// Reason of a pool whose change the registry rejects.
+/// Reason of the condition `Ready` of a pool whose change the registry rejects.
 const IN_USE: &str = "InUse";
 
 // === impl Index ===
@@ -73,7 +73,8 @@ impl Index {
         self.pools = pools;
     }
 
-    /// Sets the machines and claims of each pool. A pool without an entry has no known NodePools and Namespaces.
+    /// Sets the machines and claims that each pool may serve. A pool without an entry has no known NodePools and
+    /// Namespaces.
     pub fn set_memberships(&mut self, memberships: BTreeMap<PoolId, Membership>) {
         self.memberships = memberships;
     }
@@ -89,19 +90,20 @@ impl Index {
         !self.refused.is_empty()
     }
 
-    /// Every pool with a valid specification, and the names of the pools that allocate nothing.
+    /// Returns every pool with a valid specification, and the names of the pools that allocate nothing.
     #[must_use]
     pub fn pools(&self) -> (Vec<Pool>, BTreeSet<String>) {
         let with_cluster = |entry: &Arc<KnownPool>| {
             let pool = entry.checked.pool.as_ref().ok()?.clone();
             let labels = entry.metadata.labels.as_ref();
             let Membership { machines, claims, cluster, .. } = self.membership(entry);
-            // The label of the pool takes precedence.
+            // The label of the pool has precedence over the cluster of its NodePool.
             let cluster = labels.and_then(|labels| labels.get(CLUSTER_LABEL)).cloned().or(cluster);
             Some(pool.with_cluster(cluster).with_namespaces(machines, claims))
         };
         let pools = self.pools.values().filter_map(with_cluster).collect();
-        // A pool whose change the registry rejected is passed again, because the registry may accept the change now.
+        // If the registry rejected the change of a pool, the pool is passed to the registry again, because the registry
+        // may accept the change now.
         let allocates = |id: &PoolId, ready: &Verdict| {
             (ready.status == "True" || ready.reason == IN_USE) && self.pools[id].is_protected()
         };
@@ -109,8 +111,8 @@ impl Index {
         (pools, suspended.map(|(id, _)| id.to_string()).collect())
     }
 
-    /// The pools that serve the same machines, by the name of each of them, in the order of their priority. Left out are pools that serve
-    /// their machines alone, and the pools of `suspended`, which allocate nothing.
+    /// Returns for each pool the names of all pools that share its machines, in the order of their priority. The result
+    /// has no pools that share no machines, and no pools of `suspended`, because these allocate nothing.
     #[must_use]
     pub fn groups(&self, suspended: &BTreeSet<String>) -> BTreeMap<String, Vec<String>> {
         let mut by_network: BTreeMap<_, Vec<(String, &KnownPool)>> = BTreeMap::new();
@@ -136,7 +138,7 @@ impl Index {
         groups
     }
 
-    /// Whether a pool would allocate if its finalizer were stored.
+    /// Whether there is a pool that would allocate addresses if its finalizer were stored.
     #[must_use]
     pub fn awaits_finalizer(&self) -> bool {
         self.verdicts().into_iter().any(|(id, ready)| ready.status == "True" && !self.pools[id].is_protected())
@@ -163,13 +165,13 @@ impl Index {
         facts.collect()
     }
 
-    /// Stores the changes of pools that the registry rejected.
+    /// Stores the changes of pools that the registry rejected, in place of the earlier ones.
     pub fn refuse(&mut self, refused: Vec<(String, PoolError)>) {
         self.refused = refused.into_iter().map(|(name, error)| (name, error.to_string())).collect();
     }
 
-    /// The changes that bring every pool to its desired state, at most one for each pool. `now` is the time of a
-    /// transition.
+    /// Returns the changes that bring every pool to its desired state, at most one for each pool. `now` becomes the
+    /// transition time of each condition whose status changes.
     #[must_use]
     pub fn updates(&self, observations: &Observations, now: Timestamp) -> Vec<Update> {
         let none = Observation::default();
@@ -195,9 +197,9 @@ impl Index {
         self.verdicts().into_iter().filter_map(update).collect()
     }
 
-    /// The condition `Ready` of each pool.
+    /// Decides the condition `Ready` of each pool.
     fn verdicts(&self) -> BTreeMap<&PoolId, Verdict> {
-        // If two pools conflict, the older pool keeps allocating.
+        // If two pools overlap, the older pool continues to allocate.
         let mut by_age: Vec<(&PoolId, &KnownPool, &Pool)> = self
             .pools
             .iter()
@@ -238,7 +240,8 @@ impl Index {
 // === impl KnownPool ===
 
 impl KnownPool {
-    /// Only objects in tests have no creation time. They count as the youngest.
+    /// Returns the key by which pools are sorted by age. Only pools in tests have no creation time. They count as the
+    /// youngest pools.
     fn created(&self) -> (Reverse<bool>, Option<Timestamp>) {
         let created = self.metadata.creation_timestamp.as_ref().map(|time| time.0);
         (Reverse(created.is_some()), created)
@@ -254,13 +257,13 @@ impl KnownPool {
         self.metadata.deletion_timestamp.is_some()
     }
 
-    /// Whether the object has our finalizer.
+    /// Whether the pool has the finalizer of the controller.
     fn is_protected(&self) -> bool {
         self.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == POOL_FINALIZER)
     }
 
-    /// The patch of the finalizers. A pool gets our finalizer before its first lease, and loses it after its last
-    /// lease.
+    /// Returns the patch of the finalizers. A pool gets the finalizer of the controller before its first lease, and
+    /// loses it after its last lease. `None`: the finalizers need no change.
     fn finalize(&self, id: &PoolId, observation: &Observation) -> Option<Update> {
         let mut finalizers = self.metadata.finalizers.clone().unwrap_or_default();
         match (self.is_deleted(), self.is_protected()) {
@@ -274,7 +277,7 @@ impl KnownPool {
         Some(Update { id: id.clone(), uid: self.metadata.uid.clone(), part: Part::Object, patch, events: Vec::new() })
     }
 
-    /// The patch of the status. `None` when the status is correct.
+    /// Returns the patch of the status. `None`: the stored status is correct.
     fn report(
         &self,
         id: &PoolId,
@@ -421,13 +424,13 @@ mod tests {
         index
     }
 
-    /// The pools that allocate addresses.
+    /// The names of the pools that allocate addresses.
     fn serving(index: &Index) -> Vec<String> {
         let (pools, suspended) = index.pools();
         pools.into_iter().map(|pool| pool.name().to_owned()).filter(|name| !suspended.contains(name)).collect()
     }
 
-    /// State of a pool with these counts in the registry.
+    /// State of a pool in the registry, with these numbers of free and allocated addresses.
     fn observation(free: u128, allocated: u128) -> Observation {
         let usage = Usage {
             family: glowplug::network::Family::Ipv4,
@@ -446,7 +449,7 @@ mod tests {
         Observation { usage, ..Observation::default() }
     }
 
-    /// State of a pool that the registry does not have, with this number of held leases.
+    /// State of a pool that the registry does not have and that has this number of held leases.
     fn held(held: usize) -> Observation {
         Observation { usage: PoolUsage { held, ..PoolUsage::default() }, ..Observation::default() }
     }
@@ -460,14 +463,14 @@ mod tests {
         all.map(|(name, observation)| (name.to_owned(), observation)).into()
     }
 
-    /// Status, reason and message of a condition that an update writes.
+    /// The status, the reason and the message of a condition that an update writes.
     fn condition(update: &Update, type_: &str) -> [String; 3] {
         let conditions = update.patch["status"]["conditions"].as_array().unwrap();
         let condition = conditions.iter().find(|condition| condition["type"] == type_).unwrap();
         ["status", "reason", "message"].map(|member| condition[member].as_str().unwrap().to_owned())
     }
 
-    /// The condition `Ready` of each pool whose status changes.
+    /// The condition `Ready` of each pool whose status would be written.
     fn ready(index: &Index) -> Vec<(String, [String; 3])> {
         let updates = index.updates(&Observations::new(), at(100));
         updates.iter().map(|update| (update.id.to_string(), condition(update, "Ready"))).collect()
@@ -477,7 +480,7 @@ mod tests {
         (id.to_owned(), ["False", reason, message].map(str::to_owned))
     }
 
-    /// The object after an update of its status is stored.
+    /// The pool after an update of its status is stored.
     fn stored(mut object: PoolObject, update: &Update) -> PoolObject {
         object.status = Some(serde_json::from_value(update.patch["status"].clone()).unwrap());
         object.metadata.resource_version = Some("8".to_owned());
@@ -547,7 +550,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_whose_addresses_come_from_elsewhere_counts_its_leases_and_serves_no_claims() {
+    fn a_pool_with_addresses_from_another_program_counts_its_leases_and_serves_no_claims() {
         let mut object = pool("a", 1, "10.0.0.0/24");
         let from = json!({"poolRef": {"apiGroup": "ipam.cluster.x-k8s.io", "kind": "InClusterIPPool", "name": "x"}});
         let spec = json!({"network": "infra/vlan10", "addressesFrom": from, "machineSelector": {}});
@@ -578,7 +581,7 @@ mod tests {
     }
 
     #[test]
-    fn claims_receive_the_pools_that_allocate_and_the_reasons_why_the_others_do_not() {
+    fn the_facts_for_claims_say_which_pools_allocate_and_why_the_others_do_not() {
         let (mut sticky, mut new) = (pool("a", 1, "10.0.0.0/25"), pool("b", 1, "10.0.0.128/25"));
         sticky.spec.as_mut().unwrap().sticky = true;
         new.metadata.finalizers = None;
@@ -644,7 +647,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_pools_with_a_common_address_the_younger_allocates_nothing() {
+    fn the_younger_of_two_pools_with_a_common_address_allocates_nothing() {
         let index = index([pool("a", 2, "10.0.0.0/24"), pool("b", 1, "10.0.0.128/25"), pool("c", 3, "10.0.1.0/24")]);
         assert_eq!(serving(&index), ["clusters/b", "clusters/c"]);
         let message =
@@ -653,7 +656,7 @@ mod tests {
     }
 
     #[test]
-    fn pools_of_one_age_are_ordered_by_name_whichever_comes_first() {
+    fn pools_of_the_same_age_are_sorted_by_name() {
         let (a, b) = (pool("a", 1, "10.0.0.0/24"), pool("b", 1, "10.0.0.0/24"));
         let (one, other) = (index([a.clone(), b.clone()]), index([b, a]));
         assert_eq!(serving(&one), ["clusters/a"]);
@@ -661,7 +664,7 @@ mod tests {
     }
 
     #[test]
-    fn a_younger_pool_allocates_when_the_older_one_is_gone() {
+    fn a_younger_pool_allocates_when_the_older_pool_with_a_common_address_is_gone() {
         let mut index = index([pool("a", 1, "10.0.0.0/24"), pool("b", 2, "10.0.0.0/24")]);
         assert_eq!(serving(&index), ["clusters/a"]);
         index.remove(&PoolId { namespace: Some("clusters".to_owned()), name: "a".to_owned() });
@@ -669,7 +672,7 @@ mod tests {
     }
 
     #[test]
-    fn pools_of_both_kinds_overlap() {
+    fn pools_of_different_kinds_can_overlap() {
         let global = PoolObject { metadata: metadata(None, "a", 1), ..pool("a", 1, "10.0.0.0/24") };
         let index = index([pool("a", 2, "10.0.0.0/25"), global]);
         assert_eq!(serving(&index), ["a"]);
@@ -678,7 +681,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_has_the_cluster_of_its_label_else_of_its_node_pool() {
+    fn a_pool_has_the_cluster_of_its_label_or_of_its_node_pool() {
         let mut labelled = pool("b", 1, "10.1.0.0/24");
         labelled.metadata.labels = Some([(CLUSTER_LABEL.to_owned(), "blue".to_owned())].into());
         let mut index = index([pool("a", 1, "10.0.0.0/24"), labelled, pool("c", 1, "10.2.0.0/24")]);
@@ -695,7 +698,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_that_selects_by_labels_of_namespaces_allocates_only_while_they_are_known() {
+    fn a_pool_with_a_namespace_selector_allocates_only_while_the_labels_of_namespaces_are_known() {
         let spec = PoolSpec {
             namespace_selector: Some(Default::default()),
             network: "infra/vlan10".into(),
@@ -738,7 +741,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_that_is_right_is_not_written_again() {
+    fn a_correct_status_of_a_pool_is_not_written_again() {
         let known = observations([("clusters/a", observation(254, 0))]);
         let mut index = index([pool("a", 1, "10.0.0.0/24")]);
         let update = index.updates(&known, at(100)).remove(0);
@@ -755,7 +758,7 @@ mod tests {
         assert_eq!(condition(&update, "Exhausted"), ["True", "NoFreeAddress", message]);
         assert_eq!(update.patch["status"]["waiting"], 2);
         assert_eq!(update.events, [("IPPoolExhausted", message.to_owned())]);
-        // Another machine waits. The status changes, and the pool is still exhausted.
+        // Another machine waits. This changes the status, but the pool was exhausted before, so there is no event.
         index.apply(stored(pool("a", 1, "10.0.0.0/24"), &update));
         let known = observations([("clusters/a", waiting(3, observation(0, 254)))]);
         let update = index.updates(&known, at(200)).remove(0);
@@ -763,7 +766,7 @@ mod tests {
     }
 
     #[test]
-    fn refused_machines_come_after_the_wait_queue_in_the_status_and_change_nothing_else() {
+    fn refused_machines_follow_the_wait_queue_in_the_status_and_change_nothing_else() {
         let index = index([pool("a", 1, "10.0.0.0/24")]);
         let row = |kind, name: &str, second| Waiting {
             kind,
@@ -784,7 +787,7 @@ mod tests {
         expected["status"]["waiting"] = 11.into();
         expected["status"]["firstWaiting"] = json!(queue.into_iter().chain([machine("m-1", 10)]).collect::<Vec<_>>());
         assert_eq!(patch(known), expected);
-        // The webhook decides by this condition.
+        // The webhook decides by the condition `Exhausted`.
         let mut relieved = Observation { relief: Some("clusters/b".to_owned()), ..observation(0, 254) };
         relieved.usage.refused = 1;
         let update = index.updates(&observations([("clusters/a", relieved)]), at(100)).remove(0);
@@ -816,7 +819,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_pool_for_which_nothing_waits_has_relief() {
+    fn an_exhausted_pool_has_relief_only_if_nothing_waits_for_its_addresses() {
         let full = observation(0, 254).usage;
         let free = observation(1, 253).usage;
         let waiting = PoolUsage { waiting: 1, ..full.clone() };
@@ -826,7 +829,7 @@ mod tests {
     }
 
     #[test]
-    fn every_user_of_an_address_with_two_users_is_named() {
+    fn the_condition_names_every_user_of_an_address_with_two_users() {
         let conflicts = ["10.0.0.8", "10.0.0.9"].map(|address| {
             (
                 ("infra/vlan10".to_owned(), address.parse().unwrap()),
@@ -841,7 +844,7 @@ mod tests {
     }
 
     #[test]
-    fn a_condition_has_a_line_of_each_address_before_a_second_line_of_one() {
+    fn a_condition_has_a_line_for_each_address_before_a_second_line_for_the_same_address() {
         let of = |address: &str, count: usize| {
             let lines = (0..count.min(MOST_LINES)).map(|at| format!("{address} {at}")).collect();
             (("infra/vlan10".to_owned(), address.parse().unwrap()), OtherUsers { lines, count })
@@ -888,7 +891,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_generation_keeps_the_time_of_a_transition_and_foreign_conditions() {
+    fn a_new_generation_keeps_the_transition_time_and_the_conditions_of_other_programs() {
         let known = observations([("clusters/a", observation(254, 0))]);
         let first = index([pool("a", 1, "10.0.0.0/24")]).updates(&known, at(100)).remove(0);
         let mut changed = stored(pool("a", 1, "10.0.0.0/24"), &first);
@@ -950,7 +953,8 @@ mod tests {
         let mut index = Index::default();
         index.apply(PoolObject::read(serde_json::from_value(honest).unwrap()));
         let mut check = |object: crate::cluster::object::Object| {
-            // A pool may reserve addresses of its own network, so it must not move to the network of the other pool.
+            // A pool can reserve addresses of its own network, so this pool must not move to the network of the other
+            // pool.
             if object.data["spec"]["network"] == "infra/vlan10" {
                 return;
             }

@@ -1,8 +1,8 @@
-//! Checks that the cluster has the definitions (CRDs) of this version before the program works.
+//! Checks that the cluster has the CustomResourceDefinitions of this version before the program does any work.
 //!
-//! Before an API server stores an object, it removes each member that the definition does not have. A pool would lose its
-//! `excludedAddresses` without an error, and would allocate these addresses. Definitions of a later version are sufficient,
-//! because versions only add members.
+//! Before an API server stores an object, it removes each member that the definition lacks. If the definition were too
+//! old, a pool would lose its `excludedAddresses` without an error, and would allocate these addresses. Definitions of
+//! a later version are sufficient, because versions only add members.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::cluster::request::ask;
 use crate::kinds::pool::definitions;
 use crate::repeated::Repeated;
 
-/// Interval between two checks.
+/// Interval between checks.
 const PAUSE: Duration = Duration::from_secs(5);
 
 /// Returns when the API server has every member of the kinds of this program. Until then, each check logs what is
@@ -51,7 +51,7 @@ async fn check(client: &Client) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns the members of `known` that `stored` does not have, such as `v1alpha1.spec.addresses`.
+/// Returns the paths of the members of `known` that `stored` lacks, such as `v1alpha1.spec.addresses`.
 fn missing(known: &CustomResourceDefinition, stored: &CustomResourceDefinition) -> Vec<String> {
     let mut paths = Vec::new();
     for version in &known.spec.versions {
@@ -134,14 +134,14 @@ mod tests {
     }
 
     #[test]
-    fn a_definition_that_keeps_unknown_members_lacks_none() {
+    fn a_definition_that_keeps_unknown_members_lacks_no_member() {
         let known = json!({"a": {"type": "object", "properties": {"b": {"type": "string"}}}});
         let stored = json!({"a": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}});
         assert_eq!(missing_from(known, stored), Vec::<String>::new());
     }
 
     #[test]
-    fn a_version_that_is_not_served_is_missing() {
+    fn a_version_that_is_not_served_counts_as_missing() {
         let known = definition(json!([version("v1", json!({}))]));
         let mut stored = known.clone();
         stored.spec.versions[0].served = false;
@@ -160,7 +160,7 @@ mod tests {
         let mut complete = 0;
         crate::variants::each_object(&serde_json::to_value(&known).unwrap(), |object| {
             let object = serde_json::to_value(object).unwrap();
-            // An API server stores no definition whose members have other JSON types.
+            // An API server rejects a definition whose members have other JSON types.
             let Ok(stored) = serde_json::from_value(object) else { return };
             let missing = missing(&known, &stored);
             complete += u32::from(missing.is_empty());

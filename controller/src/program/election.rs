@@ -1,14 +1,14 @@
-//! Leader election over a Lease: one replica works and the others wait.
+//! Leader election over a Lease: one replica leads, and the other replicas wait.
 //!
-//! The election only saves work. The names of the lease objects prevent two leaders from allocating one address. The
-//! protocol is the one of client-go. A candidate measures by its own monotonic clock how long the Lease has not
-//! changed. After the lease duration of the holder, the candidate takes the Lease with a `PUT` of the `resourceVersion`
-//! that it read. So clocks of nodes are not compared, two candidates never both win, and a leader whose renewals fail
-//! stops before another candidate starts.
+//! The election only saves work. Two leaders cannot allocate one address, because the name of a lease object contains
+//! the address. The protocol is that of client-go. A candidate measures by its own monotonic clock how long the Lease
+//! has not changed. After the lease duration of the holder, the candidate takes the Lease with a `PUT` that names the
+//! `resourceVersion` that it read. Therefore the clocks of nodes are not compared, two candidates never both win, and a
+//! leader whose renewals fail stops before another candidate starts.
 //!
-//! The Lease also shows a restore of etcd from a backup: the Lease then differs from what its holder wrote, or has a lower
-//! version than before. Objects of any kind may be missing, and watches may report nothing for a long time. So the leader begins
-//! another term, and every replica lists the pools again.
+//! The Lease also shows that etcd was restored from a backup: the Lease then differs from the one that its holder
+//! wrote, or has a lower version than before. After a restore, objects of any kind may be missing, and watches may
+//! report nothing for a long time. Therefore the leader begins another term, and every replica lists the pools again.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ use crate::cluster::term::{Term, Writes};
 use crate::program::watchdog::Watchdog;
 use crate::repeated::Repeated;
 
-/// Time that the API server has to answer the last writes of a leader that stops, and the release of its Lease.
+/// Time limit for the API server to answer the last writes of a leader that stops, and the release of its Lease.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A replica that takes part in the election.
@@ -36,34 +36,36 @@ pub struct Candidate {
     name: String,
     view: View,
     watchdog: Watchdog,
-    /// Changes when lists and watches must begin again.
+    /// Changes its value when lists and watches must begin again.
     ages: watch::Sender<u64>,
 }
 
-/// State of a candidate, without the API server.
+/// State of a candidate that does not depend on an API server.
 #[derive(Debug)]
 struct View {
     identity: String,
     duration: Duration,
-    /// The version of the Lease that another candidate holds, as last seen, and the time when this version was first seen.
+    /// The last seen version of the Lease of another holder, and the time at which this version was first seen.
     seen: Option<(String, Instant)>,
-    /// Renewal times that this replica has sent in its term: the last one that the API server confirmed, and all later ones.
+    /// The renewal times that this replica has sent in its term: the last one that the API server confirmed, and all
+    /// later ones.
     written: Vec<MicroTime>,
-    /// Version and tenure of the last Lease that was seen.
+    /// Version and tenure of the Lease that was read last.
     last: Option<(u64, Tenure)>,
-    /// Number of times that another leader, or a restored Lease, was seen.
+    /// Number of times so far that another leader or a restored Lease was seen.
     ages: u64,
-    /// The term of this candidate, which may have expired. No other holder of the Lease was seen since its start.
+    /// The term of this candidate, which may have expired. Since the start of the term, no other holder of the Lease
+    /// was seen.
     term: Option<Term>,
-    /// Number of terms so far.
+    /// Number of the terms of this candidate so far.
     terms: u64,
 }
 
-/// Identifies one tenure of a holder of the Lease: the number of transitions, and the time at which the holder acquired the
-/// Lease.
+/// Identifies the tenure of a holder of the Lease: the number of transitions, and the time at which the holder acquired
+/// the Lease.
 type Tenure = (Option<i32>, Option<MicroTime>);
 
-/// Action of a candidate after it has read the Lease.
+/// The next step of a candidate after it has read the Lease.
 #[derive(Clone, Debug, PartialEq)]
 enum Step {
     Create(LeaseSpec),
@@ -74,8 +76,8 @@ enum Step {
 // === impl Candidate ===
 
 impl Candidate {
-    /// A candidate with the name `identity` for the Lease `namespace/name`. A leader that cannot renew the Lease leads
-    /// for at most `duration`.
+    /// Creates a candidate with the name `identity` for the Lease `namespace/name`. A leader that cannot renew the
+    /// Lease leads for at most `duration`.
     #[must_use]
     pub fn new(client: Client, namespace: &str, name: &str, identity: &str, duration: Duration) -> Self {
         let view = View::new(identity, duration);
@@ -83,23 +85,24 @@ impl Candidate {
         Self { api, name: name.to_owned(), view, watchdog: Watchdog::none(), ages: watch::Sender::default() }
     }
 
-    /// Changes when another replica leads, or when the API server has older objects than before: what the replica has
-    /// read earlier may not exist.
+    /// Returns a receiver that is notified when another replica leads, or when the API server has older objects than
+    /// before. Then objects that the replica has read may no longer exist.
     pub fn ages(&self) -> watch::Receiver<u64> {
         self.ages.subscribe()
     }
 
-    /// Returns the candidate with a watchdog. When the watchdog is due, the candidate gives up the Lease, and waits before it
-    /// takes part again.
+    /// Sets the watchdog of the candidate. When the watchdog is due, the candidate gives up the Lease, and waits before
+    /// it takes part again.
     #[must_use]
     pub fn with_watchdog(self, watchdog: Watchdog) -> Self {
         Self { watchdog, ..self }
     }
 
-    /// Takes part in the election until `stop` is `true`, then releases the Lease. `term` is the term of this candidate.
-    /// `None`: another candidate may lead.
+    /// Takes part in the election until `stop` is `true`, then releases the Lease. `term` is set to the term of this
+    /// candidate. `None`: this candidate does not lead.
     ///
-    /// If one of `writes` has no answer a few seconds after the end of a term, the Lease is not released. It expires later.
+    /// If one of `writes` has no answer a few seconds after the end of a term, the Lease is not released, and expires
+    /// later.
     pub async fn run(mut self, term: watch::Sender<Option<Term>>, mut stop: watch::Receiver<bool>, writes: Writes) {
         let period = self.view.duration / 5;
         let set = |now: Option<Term>| {
@@ -131,8 +134,8 @@ impl Candidate {
             }
             let now = Instant::now();
             let is_renewed = before.is_some() && self.view.term.is_some() && self.view.term != before;
-            // A process that was paused may be due once, but makes progress before its next renewal. So a surrender needs two
-            // renewals in a row at which the watchdog is due.
+            // A process that was paused may once be due, but makes progress before its next renewal. Therefore a leader
+            // gives up only if the watchdog is due at two renewals in a row.
             let is_due = is_renewed && self.watchdog.is_due(now);
             if std::mem::replace(&mut was_due, is_due) && is_due {
                 was_due = false;
@@ -154,7 +157,7 @@ impl Candidate {
                 continue;
             }
             set(self.view.term_at(now));
-            // The end of leadership is reported on time, even if the API server does not respond.
+            // The end of the term is reported on time, even if the API server does not respond.
             let end = self.view.term.and_then(|term| term.end);
             let until = end.map_or(period, |end| end.saturating_duration_since(now)).min(period);
             tokio::select! {
@@ -166,9 +169,9 @@ impl Candidate {
         self.release(&writes).await;
     }
 
-    /// Releases the Lease after the end of a term, when every write of the term is answered.
+    /// Releases the Lease after the end of a term, if every write of the term is answered.
     async fn release(&mut self, writes: &Writes) {
-        // Otherwise, a write could arrive while another candidate leads.
+        // A write without an answer could arrive while another candidate leads.
         if !writes.are_answered(PATIENCE).await {
             tracing::warn!(lease = self.name, "a write has no answer, so the Lease expires later");
             return;
@@ -185,7 +188,8 @@ impl Candidate {
 
     async fn campaign(&mut self) -> kube::Result<()> {
         let lease = self.api.get_opt(&self.name).await?.map(read).transpose()?;
-        // Other candidates measure from the time at which they see the write, which is later.
+        // The term is measured from this time. Other candidates measure from the time at which they see the write,
+        // which is later.
         let now = Instant::now();
         let step = self.view.decide(lease, now, Timestamp::now());
         let ages = self.view.ages;
@@ -203,7 +207,7 @@ impl Candidate {
                 self.view.lead_until(now + self.view.duration);
                 Ok(())
             }
-            // Another candidate was faster. The next attempt reads its Lease.
+            // Another candidate was faster. The next attempt reads the new Lease.
             Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
             Err(error) => Err(error),
         }
@@ -223,7 +227,7 @@ impl Candidate {
     }
 }
 
-/// Reads a Lease. A time that the client cannot parse counts as absent: no decision depends on it.
+/// Reads a Lease. A time that the client cannot parse counts as absent, because no decision depends on it.
 fn read(mut object: Object) -> kube::Result<Lease> {
     if let Some(spec) = object.data["spec"].as_object_mut() {
         spec.retain(|name, value| {
@@ -245,12 +249,12 @@ impl View {
         Self { identity, duration, seen: None, written: Vec::new(), last: None, ages: 0, term: None, terms: 0 }
     }
 
-    /// Returns the term if it includes this time.
+    /// Returns the term, if it includes this time.
     fn term_at(&self, now: Instant) -> Option<Term> {
         self.term.filter(|term| term.includes(now))
     }
 
-    /// Extends the term, or begins a new one.
+    /// Extends the term until `end`, or begins a new term.
     fn lead_until(&mut self, end: Instant) {
         self.written.drain(..self.written.len().saturating_sub(1));
         self.terms += u64::from(self.term.is_none());
@@ -263,7 +267,8 @@ impl View {
             self.written.clear();
         }
         self.written.extend(spec.renew_time.clone());
-        // The tenure that this replica begins must not count as a tenure of another leader when the Lease is read next.
+        // When the Lease is read next, the tenure that this replica begins must not count as the tenure of another
+        // leader.
         if let Some((_, tenure)) = &mut self.last {
             *tenure = (spec.lease_transitions, spec.acquire_time.clone());
         }
@@ -293,7 +298,8 @@ impl View {
         let spec = lease.spec.take().unwrap_or_default();
         let version = version_of(&lease.metadata);
         let last = self.last.replace((version, (spec.lease_transitions, spec.acquire_time.clone())));
-        // A consistent read never returns an earlier version of an object.
+        // The version can be lower only after a restore: a consistent read never returns an earlier version of an
+        // object.
         let is_restored = last.as_ref().is_some_and(|(last, _)| version < *last)
             || self.term.is_some()
                 && spec.holder_identity.as_ref() == Some(&self.identity)
@@ -375,7 +381,7 @@ pub(crate) mod tests {
         let request = http::Request::post("/").body(Body::empty()).unwrap();
         timeout(DURATION, leader.send(request)).await.unwrap_err();
         let (_stop, stopped) = watch::channel(true);
-        // A request to release the Lease would never be answered, and the timeout below would fail the test.
+        // The API server would never answer a request to release the Lease, so the timeout below would fail the test.
         let candidate = Candidate::new(client, "glowplug-system", "l", "a", DURATION);
         timeout(DURATION, candidate.run(current, stopped, writes)).await.unwrap();
     }
@@ -434,7 +440,7 @@ pub(crate) mod tests {
         assert_eq!(view.term, Some(term(1, now + DURATION * 2)));
     }
 
-    /// The Lease as the candidate has written it.
+    /// The Lease as the candidate's step writes it, with this version.
     fn stored(step: Step, version: &str) -> Lease {
         let Step::Replace(mut lease) = step else { panic!("{step:?}") };
         lease.metadata.resource_version = Some(version.to_owned());
@@ -442,16 +448,16 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_leader_whose_lease_is_not_as_it_wrote_it_begins_another_term() {
+    fn a_leader_begins_another_term_if_the_lease_differs_from_what_it_wrote() {
         let (mut view, now) = (view("a"), Instant::now());
         let at = |second| Timestamp::from_second(second).unwrap();
         let first = stored(view.decide(Some(lease(None, "7", 3)), now, at(1)), "8");
         view.lead_until(now + DURATION);
         view.decide(Some(first.clone()), now, at(2));
         view.lead_until(now + DURATION);
-        // Its own leadership is no reason to read everything again.
+        // When the replica itself becomes the leader, nothing has to be read again.
         assert_eq!((view.term, view.ages), (Some(term(1, now + DURATION)), 0));
-        // A backup has an earlier Lease.
+        // After a restore from a backup, the Lease is an earlier one.
         let again = stored(view.decide(Some(first), now, at(3)), "9");
         assert_eq!(again.spec.unwrap().lease_transitions, Some(5));
         view.lead_until(now + DURATION);
@@ -499,7 +505,7 @@ pub(crate) mod tests {
     fn a_leader_that_takes_a_released_lease_again_begins_another_term() {
         let (mut view, now) = (view("a"), Instant::now());
         view.lead_until(now + DURATION);
-        // Another leader has taken and released the Lease while this process was paused.
+        // While this process was paused, another leader took and released the Lease.
         let step = view.decide(Some(lease(None, "9", 5)), now, Timestamp::UNIX_EPOCH);
         assert_eq!(step, Step::Replace(Box::new(lease(Some("a"), "9", 6))));
         view.lead_until(now + DURATION);
@@ -507,7 +513,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_leader_leads_for_its_duration_without_an_answer() {
+    fn a_leader_without_an_answer_leads_until_the_lease_duration_is_over() {
         let (mut view, now) = (view("a"), Instant::now());
         let end = now + DURATION;
         view.lead_until(end);
@@ -537,7 +543,7 @@ pub(crate) mod tests {
         valid["spec"]["strategy"] = "OldestEmulationVersion".into();
         let mut taken = 0;
         crate::variants::each_object(&valid, |object| {
-            // An API server stores no Lease whose members have other JSON types.
+            // An API server rejects a Lease whose members have other JSON types.
             let Ok(lease) = read(object) else { return };
             let spec = lease.spec.clone().unwrap_or_default();
             let transitions = spec.lease_transitions.unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The endpoints `/healthz`, `/readyz` and `/metrics`.
+//! Serves the endpoints `/healthz`, `/readyz` and `/metrics`.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,27 +20,27 @@ use crate::metrics::Metrics;
 use crate::repeated::Repeated;
 use crate::serve::{Certificate, Phase, answer};
 
-/// Responds to probes, and to requests for metrics if there are metrics.
+/// Answers probes, and requests for metrics if there are metrics.
 #[derive(Clone)]
 pub struct Diagnostics {
     phase: watch::Receiver<Phase>,
     is_ready: watch::Receiver<bool>,
     metrics: Option<Arc<Metrics>>,
-    /// The certificate of the webhooks.
+    /// The certificate of the webhooks. `None`: readiness does not depend on a certificate.
     certificate: Option<Arc<Certificate>>,
-    /// The registry of the current term, which is measured when the metrics are read.
+    /// The progress of the registry of the current term. It is measured when the metrics are read.
     progress: Option<watch::Receiver<Progress>>,
-    /// Who may read the metrics. `None`: everyone.
+    /// Decides which clients may read the metrics. `None`: every client may.
     authority: Option<Arc<Authority>>,
 }
 
-/// Asks the API server which tokens may read the metrics. Keeps the answers for a while, because each scrape has a token, and
-/// everyone in the cluster can send tokens.
+/// Asks the API server which tokens have the right to read the metrics. Keeps the answers for a while, because every
+/// scrape sends a token, and every client in the cluster can send tokens.
 struct Authority {
     client: Client,
-    /// The last answers, oldest first.
+    /// The kept answers. The oldest answer comes first.
     answers: Mutex<VecDeque<Answered>>,
-    /// Held while the API server is asked.
+    /// Locked while the API server is asked.
     asking: tokio::sync::Mutex<()>,
     lines: Repeated,
 }
@@ -51,11 +51,12 @@ struct Answered {
     result: Result<(), StatusCode>,
 }
 
-/// Time for which an answer of the API server about a token counts.
+/// Time for which an answer of the API server about a token is kept.
 const KEPT: Duration = Duration::from_secs(60);
-/// Largest number of tokens with a kept answer.
+/// Maximum number of tokens whose answers are kept.
 const MOST_KEPT: usize = 64;
-/// Length of the longest token about which the API server is asked, in bytes. Tokens of service accounts have about 1 KiB.
+/// Maximum length of a token about which the API server is asked, in bytes. Tokens of service accounts have about 1
+/// KiB.
 const LONGEST_TOKEN: usize = 16 << 10;
 /// Content type of the metrics.
 const TEXT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -63,19 +64,22 @@ const TEXT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 // === impl Diagnostics ===
 
 impl Diagnostics {
-    /// Responds to probes only. The program is ready while `is_ready` is `true` and `phase` is [`Phase::Serving`].
+    /// Creates a value that answers only probes. The program is ready while `is_ready` is `true` and `phase` is
+    /// [`Phase::Serving`].
     #[must_use]
     pub fn probes(phase: watch::Receiver<Phase>, is_ready: watch::Receiver<bool>) -> Self {
         Self { phase, is_ready, certificate: None, metrics: None, progress: None, authority: None }
     }
 
-    /// Adds the certificate of the webhooks. The program is ready only while connections get it, and the metrics have its expiry.
+    /// Adds the certificate of the webhooks. The program is ready only while new connections get this certificate, and
+    /// the metrics include its expiry.
     #[must_use]
     pub fn with_certificate(self, certificate: Arc<Certificate>) -> Self {
         Self { certificate: Some(certificate), ..self }
     }
 
-    /// Adds the metrics. With an `authority`, a reader needs a bearer token of a user who may `get` the path `/metrics`.
+    /// Adds the metrics. With an `authority`, a request needs the bearer token of a user who has the right to `get` the
+    /// path `/metrics`.
     #[must_use]
     pub fn with_metrics(self, metrics: Arc<Metrics>, authority: Option<Client>) -> Self {
         let authority = authority.map(|client| {
@@ -85,7 +89,7 @@ impl Diagnostics {
         Self { metrics: Some(metrics), authority, ..self }
     }
 
-    /// Adds the progress of the registry to the metrics.
+    /// Adds the progress of the registry, which the metrics include.
     #[must_use]
     pub fn measuring(self, progress: watch::Receiver<Progress>) -> Self {
         Self { progress: Some(progress), ..self }
@@ -140,7 +144,7 @@ impl Diagnostics {
 // === impl Authority ===
 
 impl Authority {
-    /// Checks whether the user of a token may read the metrics.
+    /// Checks whether the user of a token has the right to read the metrics.
     async fn check(&self, token: &str) -> Result<(), StatusCode> {
         if let Some(result) = self.kept(token) {
             return result;
@@ -148,7 +152,7 @@ impl Authority {
         if token.len() > LONGEST_TOKEN {
             return Err(StatusCode::UNAUTHORIZED);
         }
-        // Only one token is checked at a time, so that many unknown tokens do not load the API server.
+        // Only one token is checked at a time, so many unknown tokens cannot overload the API server.
         let _asking = self.asking.lock().await;
         if let Some(result) = self.kept(token) {
             return result;
@@ -157,7 +161,7 @@ impl Authority {
         if result != Err(StatusCode::SERVICE_UNAVAILABLE) {
             let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
             if answers.len() == MOST_KEPT {
-                // Answers for tokens without rights are removed first, because everyone can send such tokens.
+                // Answers about tokens without the right are removed first, because every client can send such tokens.
                 let refused = answers.iter().position(|answered| answered.result.is_err());
                 answers.remove(refused.unwrap_or_default());
             }

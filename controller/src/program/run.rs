@@ -42,15 +42,16 @@ use crate::reports::neighbours::Neighbours;
 use crate::serve::{Certificate, Limits, Phase, serve};
 use crate::webhook::Webhooks;
 
-/// Longest time for which a leader leads without a response from the API server. Other controllers use the same value.
+/// Maximum time for which a leader leads without a response from the API server. Other controllers use the same value.
 const LEASE_DURATION: Duration = Duration::from_secs(15);
-/// Time without progress in its registry after which a leader ends its term, while the API server answers other requests.
+/// Time without progress in the registry after which a leader ends its term, although the API server answers other
+/// requests.
 const STANDSTILL: Duration = Duration::from_secs(60);
-/// Time for which requests are still served after `/readyz` fails: the endpoints of a Service change later.
+/// Time for which requests are still served after `/readyz` fails, because the endpoints of a Service change later.
 const LINGER: Duration = Duration::from_secs(10);
 
 /// Options of `glowplug-controller run`: the options that clusterctl and the Cluster API operator pass to every
-/// provider, and our own options.
+/// provider, and options of this program alone.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
     /// Connect with this kubeconfig file instead of the service account of the pod
@@ -82,10 +83,11 @@ pub struct Options {
     pub webhook_cert_dir: PathBuf,
 }
 
-/// Address to listen on. `None`: do not listen.
+/// Address to listen on. `None`: the program does not listen.
 pub type Address = Option<SocketAddr>;
 
-/// Parses an address in the notation of Go programs: `:8443` is port 8443 of every address. The empty string is `None`.
+/// Parses an address in the notation of Go programs: `:8443` means port 8443 on every address of the host. The empty
+/// string is `None`.
 ///
 /// # Errors
 ///
@@ -98,8 +100,9 @@ pub fn address(text: &str) -> Result<Address, String> {
     }
 }
 
-/// Runs until SIGTERM or SIGINT. Then the program becomes unready, continues to serve requests for ten seconds, closes
-/// its connections after their requests, and releases the Lease. A second signal stops the program at once.
+/// Runs the program until SIGTERM or SIGINT. Then the program becomes unready, and continues to serve requests for ten
+/// seconds. It then closes each connection after its current request, and releases the Lease. A second signal stops the
+/// program at once.
 ///
 /// # Errors
 ///
@@ -114,11 +117,11 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
     result
 }
 
-/// Runs everything until `phase` is [`Phase::Closing`].
+/// Runs all tasks until `phase` is [`Phase::Closing`].
 ///
 /// # Errors
 ///
-/// As [`run`].
+/// The same errors as for [`run`].
 pub async fn work(options: &Options, client: Client, phase: watch::Receiver<Phase>) -> anyhow::Result<()> {
     let (term, terms) = watch::channel((!options.leader_elect).then_some(Term::ENDLESS));
     let metrics = Arc::new(Metrics::default());
@@ -194,9 +197,9 @@ pub async fn work(options: &Options, client: Client, phase: watch::Receiver<Phas
     }
     leader.abort();
     cache.abort();
-    // From here on, no pass runs, and no pass writes a line of the log.
+    // From here on, no pass runs, so no pass writes a log line.
     drop(tokio::join!(leader, cache));
-    // The Lease is released last: no other replica may lead while a write of this replica is under way.
+    // The Lease is released last: while a write of this replica has no answer, no other replica may lead.
     if let Some((stop, task)) = election {
         stop.send_replace(true);
         task.await.context("releasing the Lease")?;
@@ -204,9 +207,10 @@ pub async fn work(options: &Options, client: Client, phase: watch::Receiver<Phas
     Ok(())
 }
 
-/// Does the work of a leader in each term, and begins anew with each term. A replica that does not lead is ready, because it
-/// serves webhooks. A leader is ready after its start, while the API server responds. No replica is ready before the cluster has
-/// the definitions of this version, so that a rolling upgrade keeps the earlier version until then.
+/// Does the work of a leader in each term, from the beginning in every new term. A replica that does not lead is ready,
+/// because it serves webhooks. A leader is ready after its start, while the API server responds. No replica is ready
+/// before the cluster has the definitions of this version, so that a rolling upgrade keeps the earlier version until
+/// then.
 async fn lead(
     client: Client,
     (scope, selection): (Scope, Arc<SelectionCache>),
@@ -217,7 +221,8 @@ async fn lead(
 ) -> anyhow::Result<()> {
     definitions::until_current(&client).await;
     loop {
-        // The registry of the previous term may still work on its last command. Its progress no longer counts.
+        // The registry of the previous term may still work on its last command. From now on, its progress does not
+        // count.
         progress.send_replace(Progress::default());
         ready.send_replace(terms.borrow_and_update().is_none());
         let term = *terms.wait_for(Option::is_some).await.context("waiting for the Lease")?;
@@ -234,11 +239,11 @@ async fn lead(
     }
 }
 
-/// The work of a leader: reads the leases, the pools, the claims and the machines at the same time, then serves them.
-/// `ready` becomes `true` when all existing claims and machines are served. While the API server does not respond, `ready` is `false`.
-/// `progress` becomes the progress of the registry.
+/// Does the work of a leader: reads the leases, the pools, the claims and the machines at the same time, then serves
+/// them. `ready` becomes `true` when all existing claims and machines are served, and is `false` while the API server
+/// does not respond. `progress` becomes the progress of the registry.
 ///
-/// `selection` must be running. The work stops when the future is dropped.
+/// The cache `selection` must be running. The work stops when the future is dropped.
 ///
 /// # Errors
 ///
@@ -288,7 +293,7 @@ pub async fn reconcile(
     let neighbours = neighbours.run(pools.open(), || start(3));
     let mut open = pools.open();
     let report = async {
-        // A cluster may have neither claims nor machines.
+        // The pools are awaited separately, because a cluster may have neither claims nor machines.
         open.wait_for(Option::is_some).await.map_err(|_| Stopped)?;
         is_started.wait_for(|started| *started == [true; 4]).await.map_err(|_| Stopped)?;
         metrics.rebuild_seconds.set(began.elapsed().as_secs_f64());
@@ -309,7 +314,7 @@ pub async fn reconcile(
     Ok(never)
 }
 
-/// Sets `ready` and the metric of the leader to whether the registry works, at each change, until the registry stops.
+/// Copies to `ready` and to the leader metric whether the registry works, at each change, until the registry stops.
 async fn report(
     mut works: watch::Receiver<bool>,
     metrics: &Metrics,
@@ -340,7 +345,7 @@ async fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
     TcpListener::bind(address).await.with_context(|| format!("listening on {address}"))
 }
 
-/// Identity of this replica in the Lease: the host name, which is the name of the pod, and the number of the process.
+/// Identity of this replica in the Lease: the host name, which is the name of the pod, and the process ID.
 fn identity() -> String {
     let host = std::env::var("HOSTNAME").unwrap_or_else(|_| "glowplug-controller".to_owned());
     format!("{host}_{}", std::process::id())
@@ -368,7 +373,7 @@ async fn stop_on_signals(phase: watch::Sender<Phase>) {
     std::process::exit(1);
 }
 
-/// Checks that the replica serves probes. Without probes, Kubernetes does not restart a replica that hangs.
+/// Checks that the replica serves probes. Without probes, Kubernetes would not restart a replica that hangs.
 fn check(options: &Options) -> anyhow::Result<()> {
     let is_probed = options.health_addr.is_some() || options.diagnostics_address.is_some();
     ensure!(is_probed, "--health-addr and --diagnostics-address: both are empty, expected one address for the probes");
@@ -402,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_written_as_for_programs_in_go() {
+    fn an_address_option_has_the_notation_of_go_programs() {
         let read = |text: &str| address(text).map(|address| address.map(|address| address.to_string()));
         assert_eq!(read(""), Ok(None));
         assert_eq!(read(":8443"), Ok(Some("[::]:8443".to_owned())));

@@ -1,7 +1,8 @@
-//! Decides when a leader gives up the Lease because it can record no leases, and how long it then waits.
+//! Decides when a leader gives up the Lease because it cannot record leases, and how long the replica then waits.
 //!
-//! The API server may answer some requests of a replica and not others: for example, one of its connections is broken, or
-//! a proxy in front of one replica is. Such a leader would renew the Lease for ever, and no machine would get an address.
+//! The API server may answer some requests of a replica but not others: for example, if one of its connections is
+//! broken, or a proxy in front of this replica fails. Without a watchdog, such a leader would renew the Lease for ever,
+//! and no machine would get an address.
 
 use std::time::Duration;
 
@@ -10,37 +11,38 @@ use tokio::time::Instant;
 
 use crate::ledger::types::Progress;
 
-/// Largest number of times that the pause doubles.
+/// Maximum number of times that the pause doubles.
 const DOUBLINGS: u32 = 3;
-/// After this many times the limit since the end of the last pause, the next pause is as short as the first one.
+/// If this multiple of `limit` has passed since the end of the last pause, the next pause has the initial length again.
 const CALM: u32 = 60;
 
-/// Watches the progress of the registry of a leader.
+/// Watches the progress of a leader's registry.
 #[derive(Debug)]
 pub struct Watchdog {
     progress: watch::Receiver<Progress>,
     limit: Duration,
     has_given_up: watch::Sender<bool>,
-    /// Number of surrenders in a row, and the end of the last pause.
+    /// Number of surrenders in a row, and the end of the pause after the last one.
     surrenders: Option<(u32, Instant)>,
 }
 
 // === impl Watchdog ===
 
 impl Watchdog {
-    /// A watchdog over the registry of the current term, which may work for `limit` on one command without progress.
+    /// Creates a watchdog for the registry of the current term. The registry may work for `limit` on one command
+    /// without progress.
     #[must_use]
     pub fn new(progress: watch::Receiver<Progress>, limit: Duration) -> Self {
         Self { progress, limit, has_given_up: watch::Sender::new(false), surrenders: None }
     }
 
-    /// A watchdog that never ends a term.
+    /// Creates a watchdog that never ends a term.
     #[must_use]
     pub fn none() -> Self {
         Self::new(watch::Sender::new(Progress::default()).subscribe(), Duration::MAX)
     }
 
-    /// The value is `true` while the replica has given up the Lease and waits.
+    /// Returns a receiver whose value is `true` while the replica has given up the Lease and waits.
     #[must_use]
     pub fn has_given_up(&self) -> watch::Receiver<bool> {
         self.has_given_up.subscribe()
@@ -50,16 +52,17 @@ impl Watchdog {
         self.has_given_up.send_replace(has_given_up);
     }
 
-    /// Whether the leader gives up the Lease. The Lease has just been renewed, so the API server answers other requests.
+    /// Whether the leader must give up the Lease. The Lease has just been renewed, so the API server answers other
+    /// requests.
     pub(super) fn is_due(&self, now: Instant) -> bool {
         let last = self.progress.borrow().last();
         last.is_some_and(|last| now.saturating_duration_since(last) >= self.limit)
     }
 
-    /// The pause after a surrender. It doubles with each further surrender, up to a limit.
+    /// Returns the pause after a surrender. The pause doubles with each further surrender, up to a limit.
     ///
-    /// A Lease that is not released expires: other replicas take it `duration` after they see its last renewal, and they see the
-    /// renewal late. So the first pause is longer than `duration`.
+    /// A Lease that is not released expires: other replicas take it when `duration` has passed after they have seen its
+    /// last renewal, and they see the renewal late. Therefore even the first pause is longer than `duration`.
     pub(super) fn pause(&mut self, duration: Duration, now: Instant) -> Duration {
         let is_calm = |end: Instant| now.saturating_duration_since(end) >= self.limit.saturating_mul(CALM);
         let before = self.surrenders.filter(|(_, end)| !is_calm(*end)).map_or(0, |(count, _)| count);
@@ -77,7 +80,7 @@ mod tests {
     const LEASE: Duration = Duration::from_secs(15);
 
     #[tokio::test(start_paused = true)]
-    async fn a_leader_gives_up_after_the_limit_without_progress_in_a_command() {
+    async fn a_leader_gives_up_the_lease_if_a_command_makes_no_progress_within_the_limit() {
         let progress = Progress::default();
         let current = watch::Sender::new(progress.clone());
         let watchdog = Watchdog::new(current.subscribe(), LIMIT);
@@ -111,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leader_without_a_watchdog_never_gives_up() {
+    fn a_leader_without_a_watchdog_never_gives_up_the_lease() {
         let watchdog = Watchdog::none();
         watchdog.progress.borrow().begin();
         assert!(!watchdog.is_due(Instant::now() + LIMIT * 1000));

@@ -1,4 +1,4 @@
-//! Which pools a reported address belongs to, and how many reported addresses of a namespace a pool reserves.
+//! Decides to which pools a reported address belongs, and how many reported addresses of a namespace a pool reserves.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -8,15 +8,15 @@ use glowplug::network::Family;
 
 use crate::cluster::key::{Key, PoolId};
 
-/// Largest number of addresses of one family that a guest may have in shares ([`Share`]) on one network.
+/// Maximum number of reported addresses of one family and network that can count in shares ([`Share`]) for one guest.
 pub(super) const MOST_OF_GUEST: usize = 4;
-/// A share is the number of all addresses of the pool, divided by this number. Only a pool that does not serve the namespace of
-/// the guest, or that also serves other namespaces, has a share for it.
+/// The size of a share is the number of all addresses of the pool, divided by this number. A pool has a share for the
+/// namespace of a guest only if the pool does not serve this namespace, or also serves other namespaces.
 const PART: u128 = 4;
-/// Number of addresses in a share of a pool whose addresses come from elsewhere: such a pool has no number of addresses.
+/// Size of a share of a pool whose addresses come from another program: such a pool has no number of addresses.
 const MOST_OF_EXTERNAL: usize = 64;
 
-/// A reported address: the guest, the network and the address.
+/// An address that a guest reports on a network.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) struct Place {
     pub(super) guest: Key,
@@ -28,7 +28,8 @@ pub(super) struct Place {
 #[derive(Debug, Default)]
 pub(super) struct Pools(Vec<Offer>);
 
-/// A pool, with its pre-allocated addresses, and the single addresses that it reserves for the network, such as gateways.
+/// A pool, the addresses that it pre-allocates, and the single addresses that it reserves for the network, such as
+/// gateways.
 #[derive(Debug)]
 struct Offer {
     pool: Pool,
@@ -36,29 +37,31 @@ struct Offer {
     of_network: BTreeSet<IpAddr>,
 }
 
-/// What the pools of a network say about an address that a guest reports.
+/// How the pools of a network classify an address that a guest reports.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum Bound {
-    /// No pool has the address.
+    /// No pool has the address, so it needs no reservation.
     Unused,
-    /// A pool that serves the namespace of the guest and no other one, or that is in this namespace, has the address.
+    /// The address is in a pool that serves only the namespace of the guest, or that is in this namespace.
     Served,
-    /// A pool that serves the namespace of the guest and other ones has the address.
+    /// The address is in a pool that serves the namespace of the guest and other namespaces.
     Common(Share),
-    /// Only other pools have the address.
+    /// The address is only in pools that do not serve the namespace of the guest.
     Shared(Share),
 }
 
-/// The part of a pool that the guests of a namespace may reserve, although the pool serves other namespaces.
+/// Limits how many addresses of a pool the guests of one namespace can reserve. There is no limit if the pool is in
+/// this namespace, or serves only this namespace.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) struct Share {
-    /// Name of the pool.
+    /// Name of the pool whose addresses are limited.
     pub(super) pool: String,
     pub(super) namespace: String,
     pub(super) family: Family,
 }
 
-/// The places of a share in the order in which their addresses were first seen. The first ones stay.
+/// The reported addresses of a share, in the order in which they were first seen. The first `most` addresses are
+/// admitted.
 #[derive(Debug)]
 pub(super) struct Queue<P> {
     most: usize,
@@ -87,12 +90,12 @@ impl Pools {
         self.0.iter().map(|offer| &offer.pool)
     }
 
-    /// What the pools say about an address that a guest of a namespace reports.
+    /// Decides how the pools classify an address that a guest of a namespace reports.
     pub(super) fn bound(&self, namespace: &str, address: IpAddr) -> Bound {
         let mut pools = self.0.iter().filter(|offer| offer.has(address)).map(|offer| &offer.pool).peekable();
         let Some(first) = pools.peek().map(|pool| pool.name().to_owned()) else { return Bound::Unused };
-        // A claim in the namespace may be for a guest there, so a pool in this namespace is its own. A global pool is in no
-        // namespace: claims of every namespace get its addresses.
+        // A claim in the namespace of the guest may be for the guest, so a pool in this namespace counts as a pool that
+        // serves the guest. A global pool is in no namespace, and claims of every namespace get its addresses.
         let is_in = |pool: &Pool| PoolId::parse(pool.name()).namespace.as_deref() == Some(namespace);
         let (mut is_own, mut common) = (false, None);
         for pool in pools {
@@ -107,14 +110,15 @@ impl Pools {
         }
     }
 
-    /// Largest number of addresses in a share. It is at least one, also in a small pool, because a running guest has priority
+    /// Maximum number of addresses in a share. At least one, even in a small pool, because a running guest has priority
     /// over a waiting machine.
     pub(super) fn most(&self, share: &Share) -> usize {
         let offer = self.0.iter().find(|offer| offer.pool.name() == share.pool);
         if offer.is_some_and(|offer| offer.pool.is_external()) {
             return MOST_OF_EXTERNAL;
         }
-        // All addresses of the pool count. Otherwise a new exclusion or gateway could end the reservation of a running guest.
+        // All addresses of the pool count. If only usable addresses counted, a new exclusion or gateway could end the
+        // reservation of a running guest.
         let total = offer.and_then(|offer| offer.pool.space(share.family)).map_or(0, |space| space.total());
         usize::try_from((total / PART).max(1)).unwrap_or(usize::MAX)
     }
@@ -123,7 +127,7 @@ impl Pools {
 // === impl Bound ===
 
 impl Bound {
-    /// The share in which the address needs a place. `None`: it needs no place.
+    /// The share that limits the reservation of the address. `None`: no limit applies, or no pool has the address.
     pub(super) fn share(self) -> Option<Share> {
         match self {
             Self::Common(share) | Self::Shared(share) => Some(share),
@@ -135,8 +139,8 @@ impl Bound {
 // === impl Offer ===
 
 impl Offer {
-    /// Whether a machine may have the address from this pool, now or before the pool excluded the address. A pool whose addresses
-    /// come from elsewhere may have any address.
+    /// Whether a machine can get the address from this pool, or could get it before the pool excluded it. A pool whose
+    /// addresses come from another program can have any address.
     fn has(&self, address: IpAddr) -> bool {
         let is_of_machines = self.pool.is_external() || self.pool.contains(address);
         (is_of_machines && !self.of_network.contains(&address)) || self.pre_allocated.contains(&address)
@@ -150,7 +154,7 @@ impl<P: Clone> Queue<P> {
         Self { most, admitted: BTreeMap::new(), waiting: BTreeMap::new() }
     }
 
-    /// Adds an address. Returns whether the address is admitted: otherwise it waits.
+    /// Adds an address. Returns `true` if the address is admitted, and `false` if it waits.
     pub(super) fn add(&mut self, seen: u64, place: P) -> bool {
         let is_admitted = self.admitted.len() < self.most;
         let queue = if is_admitted { &mut self.admitted } else { &mut self.waiting };
@@ -158,7 +162,7 @@ impl<P: Clone> Queue<P> {
         is_admitted
     }
 
-    /// Removes an address. Returns the address that is admitted instead.
+    /// Removes an address. Returns the waiting address that is admitted instead, if there is one.
     pub(super) fn remove(&mut self, seen: u64) -> Option<P> {
         if self.admitted.remove(&seen).is_none() {
             self.waiting.remove(&seen);

@@ -1,7 +1,8 @@
 //! Reserves the addresses of Services of type LoadBalancer, and of the control planes of Clusters, while these objects exist.
 //!
-//! No machine and no claim gets such an address of a pool, unless the pool has `ignoreNeighbours`. A machine that holds the address
-//! keeps it: the endpoint of a Cluster may be one of its machines. The bounds are those of reports, see `Reservations`.
+//! No machine and no claim gets such an address from a pool, unless the pool has `ignoreNeighbours`. If a machine
+//! already holds the address, it remains the holder: the endpoint of a Cluster may be one of its machines. The bounds
+//! are the same as for reports: see `Reservations`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -56,38 +57,38 @@ enum NeighbourKind {
     Cluster,
 }
 
-/// The addresses of Services and Clusters that a leader finds at its start.
+/// The addresses of Services and Clusters that a leader would find at its start, for the plugin.
 #[derive(Debug, Default)]
 pub(crate) struct AtStart {
     services: Reservations,
     clusters: Reservations,
 }
 
-/// The API resources of the kinds that the API server serves.
+/// The watched kinds that the API server serves, with their API resources.
 type NeighbourKinds = Vec<(NeighbourKind, ApiResource)>;
 
-/// The objects of a kind.
+/// The known objects of one kind.
 #[derive(Debug, Default)]
 struct Known {
     reservations: Reservations,
-    /// While the objects are listed again: those that are not listed yet.
+    /// While the objects are listed again: the known objects that the list has not had yet.
     missing: BTreeSet<Key>,
 }
 
-/// The part, as long as the API server serves the same kinds.
+/// The part, during the time in which the API server serves the same kinds.
 struct Work<'n> {
     of: &'n Neighbours,
     kinds: NeighbourKinds,
-    /// New pools for the next pass. `None`: a pass has taken the newest pools.
+    /// New pools for the next pass. `None`: a pass has already taken the newest pools.
     pools: Mutex<Option<OpenPools>>,
-    /// The part ends when this sender is dropped.
+    /// While this sender exists, the part continues.
     _others: mpsc::UnboundedSender<Key>,
 }
 
 // === impl Neighbours ===
 
 impl Neighbours {
-    /// Creates the part. `opening` must count it. `beyond` receives the addresses that are not reserved.
+    /// Creates the part. `opening` must count the part. `beyond` receives the addresses that are not reserved.
     #[must_use]
     pub fn new(
         client: Client,
@@ -100,8 +101,8 @@ impl Neighbours {
         Self { client, registry, opening, metrics, scope, beyond, known: Mutex::default() }
     }
 
-    /// Reserves addresses until the future is dropped. Calls `is_ready` when the addresses of the objects that existed at the
-    /// start are reserved. `pools` receives pools only after the registry has them.
+    /// Reserves addresses until the future is dropped. Calls `is_ready` when the addresses of all objects that existed
+    /// at the start are reserved. `pools` must have only pools that the registry has.
     ///
     /// # Errors
     ///
@@ -126,7 +127,7 @@ impl Neighbours {
             metrics: self.metrics.passes("neighbours"),
             lines: Repeated::default(),
         };
-        // Nothing waits for an address.
+        // This part has no claims that wait for an address, so no name is ever sent.
         let (_sender, served) = mpsc::unbounded_channel();
         provider::run(part, pools, served, discover, work, is_ready).await
     }
@@ -192,7 +193,8 @@ impl AtStart {
         note(&mut self.clusters, NeighbourKind::Cluster, cluster);
     }
 
-    /// Returns the reservations that the leader makes with these pools. The caller leaves out pools with `ignoreNeighbours`.
+    /// Returns the reservations that a leader with these pools makes. The caller must leave out pools with
+    /// `ignoreNeighbours`.
     pub(crate) fn reserve(self, pools: &[Pool]) -> Vec<glowplug::host::claim::Reservation> {
         let reserve = |kind: NeighbourKind, mut reservations: Reservations| {
             reservations.set_pools(pools.iter().cloned());
@@ -202,7 +204,7 @@ impl AtStart {
     }
 }
 
-/// Learns the addresses of an object.
+/// Stores the addresses of an object in the reservations.
 fn note(reservations: &mut Reservations, kind: NeighbourKind, object: &Object) {
     let uid = object.metadata.uid.clone().unwrap_or_default();
     reservations.apply_anywhere(&Key::of(&object.metadata), &uid, kind.addresses(object));
@@ -281,7 +283,7 @@ impl provider::Work for Work<'_> {
     }
 }
 
-/// The only name that gets a pass: one pass sends all changes to the registry.
+/// Returns the only name that gets a pass. The pass sends all changes to the registry.
 fn all() -> BTreeSet<Key> {
     [Key { namespace: String::new(), name: "all".to_owned() }].into()
 }
@@ -296,7 +298,8 @@ impl NeighbourKind {
         }
     }
 
-    /// The reservation of an object in the registry. `None`: no interface has the default name, which is impossible.
+    /// Converts a reservation of an object to one for the registry. `None`: the default name is not a valid interface
+    /// name, which is impossible.
     fn reservation(self, Reservation { place, uid }: Reservation) -> Option<glowplug::host::claim::Reservation> {
         let Place { guest, network, address } = place;
         let kind = match self {

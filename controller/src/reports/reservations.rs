@@ -1,5 +1,5 @@
-//! The addresses that running guests report, and which of them are reserved. Pure: the input is guests, pools and the time,
-//! the output is changes of the reservations.
+//! Decides which reported addresses are reserved. Pure decision logic: the input is guests, pools and the time, and the
+//! output is changes of the reservations.
 //!
 //! | event | effect |
 //! |---|---|
@@ -8,18 +8,19 @@
 //! | a connected agent has reported the network without the address for [`ABSENCE`] | the reservation ends |
 //! | no agent is connected, or the network is not reported | nothing: a reboot or a restart of the agent empties the report |
 //!
-//! The bounds limit what a guest with false reports can reserve:
+//! The bounds limit how many addresses a guest can reserve with false reports:
 //!
-//! - A guest keeps at most [`MOST_REPORTED`] addresses. No other bound applies to addresses of a pool that is in the namespace of the
-//!   guest, or that serves only this namespace.
-//! - In a pool that serves this namespace and other ones, the first address of each family of a guest on a network is always
-//!   reserved: normally, the pool allocated this address. Further addresses count as in other pools.
-//! - In other pools, the first [`MOST_OF_GUEST`] addresses of each family of a guest on a network count, and the guests of one
-//!   namespace reserve at most a quarter of a pool.
-//! - The first addresses keep their place. When one of them ends, the next one is reserved.
+//! - A guest can reserve at most [`MOST_REPORTED`] addresses. No other bound applies to addresses of a pool that is in
+//!   the namespace of the guest, or that serves only this namespace.
+//! - In a pool that serves this namespace and other namespaces, the first address of each family of a guest on a
+//!   network is always reserved, because the pool has normally allocated it. Further addresses count as in other pools.
+//! - In other pools, only the first [`MOST_OF_GUEST`] addresses of each family of a guest on a network count, and the
+//!   guests of one namespace reserve at most a quarter of a pool.
+//! - Addresses that were reported first stay reserved. When one of these reservations ends, the next address is
+//!   reserved.
 //!
-//! A change of one instance costs the same with any number of instances. A new leader begins with what it sees: each reported
-//! address is reserved again, and an absence begins anew.
+//! The cost of a change of one instance does not depend on the number of instances. A new leader starts from the
+//! current reports: it reserves each reported address again, and an absence begins anew.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -33,25 +34,27 @@ use crate::kinds::guest::{Guest, Life, MOST_REPORTED};
 use crate::pools::beyond::Beyond;
 use crate::reports::bounds::{Bound, MOST_OF_GUEST, Place, Pools, Queue, Share};
 
-/// Time for which a connected agent must report a network without an address before the reservation of the address ends.
+/// Time for which a connected agent must report the network without the address before the reservation of the address
+/// ends.
 pub(super) const ABSENCE: Duration = Duration::from_secs(600);
 
 /// The reported addresses of all guests.
 #[derive(Debug, Default)]
 pub(super) struct Reservations {
-    /// Pools by their network.
+    /// The pools of each network.
     pools: BTreeMap<String, Pools>,
     guests: BTreeMap<Key, Known>,
-    /// The objects whose addresses may be on any network, with their UID and addresses.
+    /// Objects that name no network, with their UID and addresses. Their addresses count on every network.
     anywhere: BTreeMap<Key, (String, BTreeSet<IpAddr>)>,
     queues: BTreeMap<Share, Queue<Place>>,
-    /// The addresses beyond the bounds of each pool: their number by guest.
+    /// For each pool, the number of addresses of each guest that are beyond the bounds.
     beyond: BTreeMap<String, BTreeMap<Key, usize>>,
-    /// The absent addresses, by the time at which their reservation ends.
+    /// The absent addresses, sorted by the time at which their reservation ends.
     absent: BTreeSet<(Instant, Place)>,
-    /// Number of the next address that is seen.
+    /// Number that the next new address gets.
     next: u64,
-    /// The reservations that have begun (`true`) and ended since the last [`Reservations::take_changes`], in their order.
+    /// The reservations that have begun (`true`) or ended (`false`) since the last [`Reservations::take_changes`], in
+    /// this order.
     steps: Vec<(Reservation, bool)>,
 }
 
@@ -59,7 +62,7 @@ pub(super) struct Reservations {
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) struct Reservation {
     pub(super) place: Place,
-    /// UID of the instance.
+    /// UID of the instance or other object.
     pub(super) uid: String,
 }
 
@@ -70,43 +73,43 @@ pub(super) struct Changes {
     pub(super) ended: Vec<Reservation>,
 }
 
-/// The addresses of a guest. Only a guest with an address is known.
+/// The known addresses of a guest. A guest without an address is not stored.
 #[derive(Debug)]
 struct Known {
     uid: String,
     networks: BTreeMap<String, BTreeMap<IpAddr, Tracked>>,
 }
 
-/// An address that a guest reports, or reported before.
+/// An address that a guest reports, or has reported.
 #[derive(Clone, Copy, Debug)]
 struct Tracked {
-    /// Number of the address in the order in which all addresses were first seen.
+    /// Number of the address. Addresses are numbered in the order in which they were first seen.
     seen: u64,
-    /// When the reservation ends, unless the guest reports the address again. `None`: no agent reports the network without the
-    /// address.
+    /// Time at which the reservation ends, unless the guest reports the address again. `None`: the address is not
+    /// absent.
     until: Option<Instant>,
     standing: Standing,
 }
 
-/// Whether an address is reserved.
+/// Whether an address is reserved, and why.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Standing {
-    /// No pool has the address.
+    /// Not reserved: no pool has the address.
     Unused,
-    /// Reserved without a place in the share of the namespace.
+    /// Reserved, and not counted in the share of the namespace.
     Served,
-    /// Reserved in the share of the namespace.
+    /// Reserved, and counted in the share of the namespace.
     Admitted,
-    /// The address waits for a place in the share of its namespace.
+    /// Not reserved: the share of the namespace is used up.
     Waiting,
-    /// The guest has too many earlier addresses.
+    /// Not reserved: too many earlier addresses of the same guest count in shares.
     Crowded,
 }
 
 // === impl Reservations ===
 
 impl Reservations {
-    /// Replaces the pools.
+    /// Replaces the pools, and decides again about the addresses on networks whose pools have changed.
     pub(super) fn set_pools(&mut self, pools: impl IntoIterator<Item = Pool>) {
         let mut by_network: BTreeMap<String, Vec<Pool>> = BTreeMap::new();
         for pool in pools {
@@ -127,7 +130,7 @@ impl Reservations {
                 self.pools.insert(network.clone(), Pools::new(pools));
             }
         }
-        // Reserved addresses keep their place. Then earlier addresses come first.
+        // Addresses that are reserved now are decided first, and then the addresses that were seen first.
         let mut places: Vec<(bool, u64, Place)> = Vec::new();
         for (guest, known) in &mut self.guests {
             for (network, addresses) in known.networks.iter_mut().filter(|(network, _)| changed.contains(*network)) {
@@ -149,8 +152,8 @@ impl Reservations {
         }
     }
 
-    /// Learns the addresses of an object that reports no network. They count on each network that has a pool with the address. A
-    /// reservation ends at once when the object no longer has the address.
+    /// Updates the addresses of an object that names no network. The addresses count on each network that has a pool
+    /// with the address. When the object no longer has an address, its reservation ends at once.
     pub(super) fn apply_anywhere(&mut self, key: &Key, uid: &str, addresses: BTreeSet<IpAddr>) {
         if self.anywhere.get(key).is_some_and(|(known, _)| known != uid) || addresses.is_empty() {
             self.remove(key);
@@ -185,7 +188,7 @@ impl Reservations {
         places.into_iter().for_each(|place| self.track(&uid, place));
     }
 
-    /// Learns what a guest reports.
+    /// Updates the addresses that a guest reports.
     pub(super) fn apply(&mut self, key: &Key, guest: &Guest, now: Instant) {
         let is_other = self.guests.get(key).is_some_and(|known| known.uid != guest.uid);
         if is_other || guest.life == Life::Ended {
@@ -205,7 +208,7 @@ impl Reservations {
         }
     }
 
-    /// Learns that an instance is gone.
+    /// Removes a guest whose instance is gone.
     pub(super) fn remove(&mut self, key: &Key) {
         self.anywhere.remove(key);
         let Some(known) = self.guests.get(key) else { return };
@@ -214,12 +217,13 @@ impl Reservations {
             let place = |address: &IpAddr| Place { guest: key.clone(), network: network.clone(), address: *address };
             places.extend(addresses.iter().map(|(address, tracked)| (tracked.seen, place(address))));
         }
-        // The last addresses are removed first, so that no other address of the same guest takes a place that becomes free.
+        // The last addresses are removed first. Otherwise another address of the same guest would be reserved in place
+        // of a removed one.
         places.sort_unstable_by(|one, other| other.cmp(one));
         places.iter().for_each(|(_, place)| self.untrack(place));
     }
 
-    /// Ends the reservations of addresses that are absent for long enough.
+    /// Ends the reservations of addresses that have been absent for long enough.
     pub(super) fn expire(&mut self, now: Instant) {
         while let Some((until, _)) = self.absent.first()
             && *until <= now
@@ -229,9 +233,9 @@ impl Reservations {
         }
     }
 
-    /// Takes the reservations that have begun and ended since the last call.
+    /// Returns the reservations that have begun and ended since the last call.
     pub(super) fn take_changes(&mut self) -> Changes {
-        // If the first step of a reservation is its end, the reservation existed at the last call.
+        // If the first step of a reservation is its end, the reservation existed at the time of the last call.
         let mut effects: BTreeMap<Reservation, (bool, bool)> = BTreeMap::new();
         for (reservation, is_begin) in std::mem::take(&mut self.steps) {
             effects.entry(reservation).or_insert((is_begin, is_begin)).1 = is_begin;
@@ -247,22 +251,22 @@ impl Reservations {
         changes
     }
 
-    /// When the next reservation ends.
+    /// Time at which the next reservation ends. `None`: no address is absent.
     pub(super) fn next_end(&self) -> Option<Instant> {
         self.absent.first().map(|(until, _)| *until)
     }
 
-    /// The guests and other objects with an address. A name may occur twice.
+    /// The names of guests and other objects that have an address. The same name can occur twice.
     pub(super) fn guests(&self) -> impl Iterator<Item = &Key> {
         self.guests.keys().chain(self.anywhere.keys())
     }
 
-    /// The addresses of each pool that are not reserved, because they are beyond the bounds. By the name of the pool.
+    /// For each pool, by name, a summary of the addresses that are not reserved because they are beyond the bounds.
     pub(super) fn beyond(&self) -> BTreeMap<String, Beyond> {
         self.beyond.iter().map(|(pool, guests)| (pool.clone(), Beyond::of(guests))).collect()
     }
 
-    /// Notes which addresses of a guest are reported, and which ones are absent although the agent is there.
+    /// Updates which addresses of a guest are absent: a connected agent reports the network without the address.
     fn note_absences(&mut self, key: &Key, guest: &Guest, now: Instant) {
         let Some(known) = self.guests.get_mut(key) else { return };
         for (network, addresses) in &mut known.networks {
@@ -287,15 +291,15 @@ impl Reservations {
         }
     }
 
-    /// Notes an address that a running guest reports.
+    /// Adds an address that a running guest reports, unless the guest has too many addresses.
     fn track(&mut self, uid: &str, place: Place) {
         let known = self
             .guests
             .entry(place.guest.clone())
             .or_insert_with(|| Known { uid: uid.to_owned(), networks: BTreeMap::new() });
         let is_known = known.networks.get(&place.network).is_some_and(|all| all.contains_key(&place.address));
-        // The limit is for guests. An object without a network has few addresses, but it has them on every network with a pool of
-        // them.
+        // The limit applies only to guests. An object that names no network has few addresses, but each of them can be
+        // on several networks.
         let is_anywhere = self.anywhere.contains_key(&place.guest);
         let is_full = || known.networks.values().map(BTreeMap::len).sum::<usize>() >= MOST_REPORTED;
         if is_known || !is_anywhere && is_full() {
@@ -307,7 +311,7 @@ impl Reservations {
         self.settle(&place);
     }
 
-    /// Decides whether a tracked address without a standing is reserved.
+    /// Decides about a tracked address that no decision has been made about yet.
     fn settle(&mut self, place: &Place) {
         let Some(seen) = self.tracked(place).map(|tracked| tracked.seen) else { return };
         let standing = match self.bound(place) {
@@ -324,12 +328,12 @@ impl Reservations {
         self.set_standing(place, standing);
     }
 
-    /// Number of addresses of the same guest, network and family that have, or wait for, a place in a share.
+    /// Number of addresses of the same guest, network and family that count in shares.
     fn shared(&self, place: &Place) -> usize {
         self.count(place, |standing| matches!(standing, Standing::Admitted | Standing::Waiting))
     }
 
-    /// Number of addresses of the same guest, network and family with such a standing.
+    /// Number of addresses of the same guest, network and family whose standing satisfies `is_meant`.
     fn count(&self, place: &Place, is_meant: impl Fn(Standing) -> bool) -> usize {
         let Some(known) = self.guests.get(&place.guest) else { return 0 };
         let of_network = known.networks.get(&place.network).into_iter().flatten();
@@ -377,7 +381,7 @@ impl Reservations {
         }
     }
 
-    /// Forgets an address. The next address takes its place.
+    /// Removes an address. If this ends a reservation, the next address is reserved in its place.
     fn untrack(&mut self, place: &Place) {
         let Some(Tracked { seen, until, standing }) = self.tracked(place).copied() else { return };
         if standing.is_reserved() {
@@ -414,7 +418,7 @@ impl Reservations {
         }
     }
 
-    /// Settles the first crowded address of the same guest, network and family.
+    /// Decides again about the earliest crowded address of the same guest, network and family.
     fn settle_next(&mut self, place: &Place) {
         let addresses = self.guests.get(&place.guest).and_then(|known| known.networks.get(&place.network));
         let of_family =

@@ -1,8 +1,8 @@
-//! The connections of a server: how many there are, and which one gives way to a new one.
+//! Counts the connections of a server, and decides which connection makes room for a new one.
 //!
-//! A new connection never waits until an idle connection has ended: the idle connection gives up its place at once, and ends its
-//! request without a place. Otherwise a client that opens many connections and stalls each of them would delay every other
-//! client.
+//! A new connection never waits until an idle connection has ended. The idle connection loses its place at once, and
+//! ends its request without a place. Otherwise, a client that opens many connections and stalls each of them would
+//! delay all other clients.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -11,13 +11,13 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
-/// Time in which a connection that gives way ends its request.
+/// Time limit for a connection that has lost its place to end its request.
 const GIVE_WAY: Duration = Duration::from_secs(1);
-/// The number of places, divided by this number, is the largest number of connections without a place that may still end their
-/// request. Further ones end at once.
+/// The number of places, divided by this number, is the maximum number of connections without a place that may still
+/// end their request. Further connections end at once.
 const ENDING: u32 = 4;
 
-/// The connections of a server.
+/// The places and the connections of a server.
 pub(super) struct Connections {
     most: u32,
     free: Arc<Semaphore>,
@@ -27,7 +27,7 @@ pub(super) struct Connections {
 /// The open connections.
 struct Open {
     most: u32,
-    /// Number of the next connection or request.
+    /// Number that the next connection or completed request gets.
     next: u64,
     /// Number of connections that wait for a place.
     waiting: usize,
@@ -35,22 +35,22 @@ struct Open {
 }
 
 struct Connection {
-    /// The client: its IPv4 address, or the network of its IPv6 address.
+    /// The client: an IPv4 address, or the /64 network of an IPv6 address.
     client: IpAddr,
-    /// Number of the last completed request, or of the connection itself.
+    /// Number of the last completed request. Before the first one, number of the connection itself.
     last: u64,
     /// Number of requests that are being served now.
     serving: usize,
-    /// Whether a request has begun.
+    /// Whether a request has begun on the connection.
     was_used: bool,
-    /// The time that the connection has to end its request after it gives way. `None`: it does not give way.
+    /// Time limit for the connection to end its request after it has lost its place. `None`: it still has its place.
     gives_way: Option<Duration>,
     told: Arc<Notify>,
-    /// Its place. `None`: it has given way.
+    /// The place of the connection. `None`: the connection has lost its place.
     permit: Option<OwnedSemaphorePermit>,
 }
 
-/// One connection. Its place is free again when it gives way, or when all clones are dropped.
+/// One connection. Its place becomes free when the connection loses it, or when all clones of the slot are dropped.
 #[derive(Clone)]
 pub(super) struct Slot(Arc<Place>);
 
@@ -63,7 +63,7 @@ struct Place {
 /// A connection that waits for a place.
 struct Waiting(Arc<Mutex<Open>>);
 
-/// A request that is being served. Its connection does not give way.
+/// A request that is being served. Meanwhile, its connection does not lose its place.
 pub(super) struct Serving(Slot);
 
 // === impl Connections ===
@@ -74,19 +74,19 @@ impl Connections {
         Self { most, free: Arc::new(Semaphore::new(most as usize)), open: Arc::new(Mutex::new(open)) }
     }
 
-    /// Waits until every connection has ended, except those that give way.
+    /// Waits until all connections have ended, except those that have lost their place.
     pub(super) async fn have_ended(&self) {
-        // The semaphore is never closed.
+        // This never fails, because the semaphore is never closed.
         let _ = self.free.acquire_many(self.most).await;
     }
 
-    /// Waits for a free place. If all places are taken, a connection without a running request gives way.
+    /// Waits for a free place. If all places are taken, a connection without a running request loses its place.
     pub(super) async fn enter(&self, client: IpAddr) -> Slot {
         let permit = match Arc::clone(&self.free).try_acquire_owned() {
             Ok(permit) => Some(permit),
             Err(_) => {
                 let _waiting = Waiting::begin(&self.open);
-                // The semaphore is never closed.
+                // This never fails, because the semaphore is never closed.
                 Arc::clone(&self.free).acquire_owned().await.ok()
             }
         };
@@ -102,7 +102,7 @@ impl Connections {
     }
 }
 
-/// The client of an address: the address itself for IPv4, its /64 network for IPv6.
+/// Returns the client of an address: the address itself for IPv4, and its /64 network for IPv6.
 fn network(client: IpAddr) -> IpAddr {
     match client.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6((address.to_bits() >> 64 << 64).into()),
@@ -113,8 +113,8 @@ fn network(client: IpAddr) -> IpAddr {
 // === impl Open ===
 
 impl Open {
-    /// Takes the place of an idle connection, which serves no request. Of the client with the most idle connections, chooses the
-    /// one whose last complete request is the oldest.
+    /// Takes the place of a connection that serves no request. Chooses the client with the most such connections, and
+    /// of these the connection whose last complete request is the oldest.
     fn close_one(&mut self) {
         let mut idle: BTreeMap<IpAddr, (usize, (u64, u64))> = BTreeMap::new();
         let mut ending = 0;
@@ -140,14 +140,14 @@ impl Open {
 // === impl Slot ===
 
 impl Slot {
-    /// Waits until the connection has to give way. Returns the time that it has to end its request.
+    /// Waits until the connection loses its place. Returns the time limit for ending its request.
     pub(super) async fn is_told_to_end(&self) -> Duration {
         self.0.told.notified().await;
         let open = lock(&self.0.open);
         open.connections.get(&self.0.number).and_then(|connection| connection.gives_way).unwrap_or_default()
     }
 
-    /// Notes that a request is being served until the returned value is dropped.
+    /// Marks a request as being served, until the returned value is dropped.
     pub(super) fn serving(&self) -> Serving {
         self.change(|connection| connection.serving += 1);
         Serving(self.clone())
@@ -158,7 +158,7 @@ impl Slot {
         self.change(|connection| connection.was_used = true);
     }
 
-    /// Whether a request of the connection has begun.
+    /// Whether a request has begun on the connection.
     pub(super) fn was_used(&self) -> bool {
         lock(&self.0.open).connections.get(&self.0.number).is_some_and(|connection| connection.was_used)
     }
@@ -213,7 +213,7 @@ fn lock(open: &Mutex<Open>) -> MutexGuard<'_, Open> {
 mod tests {
     use super::*;
 
-    /// A connection that ends as soon as it has to give way.
+    /// Opens a connection that ends as soon as it loses its place.
     async fn enter(connections: &Connections, client: &str) -> (Slot, tokio::task::JoinHandle<Duration>) {
         let slot = connections.enter(client.parse().unwrap()).await;
         let held = slot.clone();
@@ -221,10 +221,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_new_connection_never_waits_for_an_idle_one_to_end() {
+    async fn a_new_connection_never_waits_until_an_idle_connection_has_ended() {
         let connections = Connections::new(8);
         let api_server = connections.enter("192.0.2.1".parse().unwrap()).await;
-        // Nothing ends these connections, as if each had a body that never comes.
+        // These connections never end, like connections whose bodies never arrive.
         let mut stalled = Vec::new();
         for _ in 0..20 {
             stalled.push(connections.enter("192.0.2.2".parse().unwrap()).await);
@@ -233,13 +233,13 @@ mod tests {
         for slot in [&api_server].into_iter().chain(&stalled) {
             told.push(lock(&slot.0.open).connections[&slot.0.number].gives_way.map(|limit| limit.as_secs()));
         }
-        // The first two that give way have a second each. The others end at once.
+        // The first two connections that lose their place have one second each. The others end at once.
         let expected = [vec![None], vec![Some(1); 2], vec![Some(0); 11], vec![None; 7]].concat();
         assert_eq!(told, expected);
     }
 
     #[tokio::test]
-    async fn of_the_connections_of_a_client_the_one_longest_without_a_request_gives_way() {
+    async fn the_connection_of_a_client_that_is_longest_without_a_request_loses_its_place() {
         let connections = Connections::new(2);
         let client = "192.0.2.1".parse().unwrap();
         let [used, unused] = [connections.enter(client).await, connections.enter(client).await];
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_client_with_most_idle_connections_loses_its_oldest_one() {
+    async fn the_client_with_the_most_idle_connections_loses_its_oldest_connection() {
         let connections = Connections::new(4);
         let (_, own) = enter(&connections, "192.0.2.1").await;
         let mut others = Vec::new();
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_gives_way_only_after_its_request() {
+    async fn a_connection_loses_its_place_only_after_its_request() {
         let connections = Connections::new(1);
         let (slot, task) = enter(&connections, "192.0.2.1").await;
         let serving = slot.serving();
@@ -279,7 +279,7 @@ mod tests {
         assert!(futures::poll!(&mut next).is_pending());
         tokio::task::yield_now().await;
         assert!(!task.is_finished());
-        // It gives way as soon as its request is served.
+        // The connection loses its place as soon as its request is served.
         drop(serving);
         next.await;
         task.await.unwrap();

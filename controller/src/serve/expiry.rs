@@ -1,4 +1,4 @@
-//! When a certificate expires, read from its DER encoding: RFC 5280, section 4.1.
+//! Reads from the DER encoding of a certificate when the certificate expires: RFC 5280, section 4.1.
 
 use k8s_openapi::jiff::Timestamp;
 
@@ -6,10 +6,10 @@ const INTEGER: u8 = 0x02;
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
 const SEQUENCE: u8 = 0x30;
-/// Tag of the version, which the certificate of version 1 does not have.
+/// Tag of the version. A certificate of version 1 does not have this value.
 const VERSION: u8 = 0xa0;
 
-/// The end of the validity of a certificate. `None`: the bytes are no certificate.
+/// Returns the end of the validity of a certificate. `None`: the bytes are not a certificate.
 pub(super) fn expiry(certificate: &[u8]) -> Option<Timestamp> {
     let (content, _) = read(certificate, SEQUENCE)?;
     let (content, _) = read(content, SEQUENCE)?;
@@ -30,7 +30,7 @@ pub(super) fn expiry(certificate: &[u8]) -> Option<Timestamp> {
     }
 }
 
-/// Reads a value with this tag. Returns its content, and what follows.
+/// Reads a value with this tag. Returns the content of the value, and the bytes that follow the value.
 fn read(input: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
     let (&[found, length], rest) = input.split_first_chunk()?;
     let (length, rest) = match usize::from(length) {
@@ -48,7 +48,7 @@ fn read(input: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
 fn time(text: &str) -> Option<Timestamp> {
     let digits =
         text.strip_suffix('Z').filter(|digits| digits.len() == 14 && digits.bytes().all(|b| b.is_ascii_digit()))?;
-    // RFC 5280: a certificate with this time never expires.
+    // RFC 5280: a certificate with this time has no expiry.
     if digits == "99991231235959" {
         return Some(Timestamp::MAX);
     }
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_end_of_the_validity_is_read_in_both_forms() {
+    fn the_end_of_the_validity_of_a_certificate_is_read_in_both_forms() {
         for year in [2049, 2050, 4096] {
             let mut parameters = rcgen::CertificateParams::new(["localhost".to_owned()]).unwrap();
             parameters.not_after = rcgen::date_time_ymd(year, 3, 7);
@@ -76,7 +76,7 @@ mod tests {
     fn damaged_certificates_have_no_expiry_and_cause_no_panic() {
         let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
         let der = made.cert.der().to_vec();
-        // The validity ends after the first quarter of the certificate.
+        // The end of the validity comes after the first quarter of the certificate.
         assert!((0..der.len() / 4).all(|length| expiry(&der[..length]).is_none()));
         for at in 0..der.len() {
             for byte in [0, 0x7f, 0x80, 0x84, 0xff] {

@@ -1,11 +1,11 @@
-//! The webhooks for MAC addresses. They check MACPools, and reject the instance of a machine until the leader has written the MAC addresses
-//! into the VirtualMachine.
+//! The webhooks for MAC addresses. They check MACPools, and reject the instance of a machine until the leader has
+//! written the MAC addresses into its VirtualMachine.
 //!
-//! KubeVirt copies the template of a VirtualMachine, labels included, into the instance. An interface without an address
-//! then gets a random one, which is different at the next start. So the first webhook puts a label into the template, and
-//! the second one refuses an instance with this label and an interface without an address. KubeVirt creates the instance
-//! again when the VirtualMachine changes. The webhooks choose no address: the request may be a dry run, and a later
-//! webhook may reject the machine.
+//! KubeVirt copies the template of a VirtualMachine, including its labels, into the instance. An interface without an
+//! address would then get a random address, and another one at the next start. Therefore, the first webhook puts a
+//! label into the template. The second webhook refuses an instance that has this label and an interface without an
+//! address. KubeVirt creates the instance again when the VirtualMachine changes. The webhooks choose no address,
+//! because the request may be a dry run, and a later webhook may reject the machine.
 
 use http::StatusCode;
 use kube::api::{ApiResource, ListParams};
@@ -26,7 +26,7 @@ pub const MACS_PATH: &str = "/mutate-mac-addresses";
 /// Path of the webhook for VirtualMachineInstances.
 pub const INSTANCES_PATH: &str = "/validate-instances";
 
-/// Checks the specification of the MACPool `name`. `others` are the valid pools of the cluster.
+/// Checks the specification of the MACPool `name`. `others` has the valid pools of the cluster.
 #[must_use]
 pub fn validate_mac_pool(name: &str, spec: &MacPoolSpec, others: &[MacPool]) -> Verdict {
     let (pool, diagnostics) = spec.check(name);
@@ -36,16 +36,16 @@ pub fn validate_mac_pool(name: &str, spec: &MacPoolSpec, others: &[MacPool]) -> 
     verdict
 }
 
-/// Returns the JSON patch operations for the creation of a VirtualMachine: the label, if one of the pools serves the
+/// Returns the JSON patch operations for a new VirtualMachine. They set the label, if one of the pools serves the
 /// machine.
 ///
-/// A machine without interfaces gets no label: KubeVirt adds an interface to its instance.
+/// A machine without interfaces gets no label, because KubeVirt adds an interface without an address to its instance.
 #[must_use]
 pub fn require_addresses(machine: &Object, pools: &[MacPool]) -> Vec<Value> {
     let template = &machine.data["spec"]["template"];
     let is_served = pools.iter().any(|pool| pool.serves(&machine.metadata));
     let Ok(mut edit) = Edit::of(machine) else { return Vec::new() };
-    // The manifest may be that of another machine.
+    // The manifest may be a copy of another machine's manifest.
     edit.remove(&["spec", "template", "metadata", "annotations", ASSIGNED_ANNOTATION]);
     if !is_served || requires_mac_addresses(template) || interfaces(&template["spec"]).next().is_none() {
         return edit.operations();
@@ -55,7 +55,7 @@ pub fn require_addresses(machine: &Object, pools: &[MacPool]) -> Vec<Value> {
     edit.operations()
 }
 
-/// Returns the reasons to reject the creation of an instance with the label, one for each interface without an address.
+/// Returns the reasons to reject a new instance that has the label: one for each interface without an address.
 pub(super) fn check_instance(instance: &Object) -> Vec<String> {
     if instance.metadata.labels.as_ref().is_none_or(|labels| !labels.contains_key(MAC_ADDRESSES_LABEL)) {
         return Vec::new();
@@ -70,7 +70,7 @@ pub(super) fn check_instance(instance: &Object) -> Vec<String> {
     missing.map(line).collect()
 }
 
-/// Decides on a change of a MACPool. `Err`: the reason why no decision is possible.
+/// Decides on a change of a MACPool. `Err` has the reason why no decision is possible.
 pub(super) async fn verdict(client: &Client, request: &AdmissionRequest<Object>) -> Result<Verdict, Box<Status>> {
     let Some(new) = &request.object else { return Ok(Verdict::default()) };
     if request.old_object.as_ref().is_some_and(|old| old.data["spec"] == new.data["spec"]) {
@@ -85,7 +85,7 @@ pub(super) async fn verdict(client: &Client, request: &AdmissionRequest<Object>)
     Ok(validate_mac_pool(new.metadata.name.as_deref().unwrap_or_default(), &spec, &others))
 }
 
-/// Lists the valid MACPools of the cluster. Pools that are being deleted are not listed.
+/// Lists the valid MACPools of the cluster, without pools that are being deleted.
 pub(super) async fn mac_pools(client: &Client) -> kube::Result<Vec<MacPool>> {
     let pools: Api<Object> = Api::all_with(client.clone(), &ApiResource::erase::<MACPool>(&()));
     let pools = pools.list(&ListParams::default()).await?.items.into_iter();
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_is_compared_with_every_other_pool() {
+    fn a_mac_pool_is_compared_with_every_other_mac_pool() {
         let range = "02:00:00:00:00:00-02:00:00:00:00:ff";
         let others = [pool("p", &[range]), pool("q", &["02:00:00:00:00:80-02:00:00:00:01:00"])];
         let verdict = validate_mac_pool("p", &spec(&[range]), &others);
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_of_a_pool_gets_the_label_in_its_template() {
+    fn a_machine_that_a_mac_pool_serves_gets_the_label_in_its_template() {
         let pools = [pool("p", &["02:00:00:00:00:00-02:00:00:00:00:ff"])];
         let spec = interfaces_of(&json!([{"name": "a", "macAddress": "02:00:00:00:00:01"}]));
         let operations = |metadata: Value| {
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_that_no_pool_serves_or_without_interfaces_stays_as_it_is() {
+    fn a_machine_without_interfaces_or_without_a_mac_pool_is_not_changed() {
         let pools = [pool("p", &["02:00:00:00:00:00-02:00:00:00:00:ff"])];
         let template = json!({"spec": interfaces_of(&json!([{"name": "a"}]))});
         assert_eq!(require_addresses(&machine("m", &template), &pools), [] as [Value; 0]);

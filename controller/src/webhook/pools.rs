@@ -1,6 +1,7 @@
-//! The webhook for pools: rejects an invalid pool, an overlap with another pool, and a change of the network of a pool.
+//! The webhook for pools. It rejects an invalid pool, an overlap with another pool, and a change of the network of a
+//! pool.
 //!
-//! [`validate`] and [`warn_of_holders`] are pure.
+//! The functions [`validate`] and [`warn_of_holders`] are pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -28,7 +29,7 @@ use crate::pools::facts::PoolObject;
 use crate::pools::selection::{MachinePool, Selection, node_pools_of};
 use crate::webhook::verdict::{Verdict, failure};
 
-/// Timeout for counting the leases of a pool. The count is only for a warning, so it must not use up the time of the
+/// Timeout for listing the leases of a pool. The list is only for a warning, so it must not use up the time of the
 /// request.
 const COUNT_LIMIT: Duration = Duration::from_secs(2);
 /// Maximum number of warnings about other pools.
@@ -38,27 +39,27 @@ const PAGE: u32 = 500;
 /// Maximum number of addresses that a warning lists. API servers truncate long warnings.
 const NAMED: usize = 5;
 
-/// A change of a pool that a client asks the API server to store.
+/// A change of a pool that the API server is asked to store.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
-    /// A new pool.
+    /// A new pool with this specification.
     Create(PoolSpec),
-    /// A new specification of a pool.
+    /// A pool gets another specification.
     Update {
-        /// The stored specification. `None` when this version of the controller cannot read it.
+        /// The stored specification. `None`: this version of the controller cannot read it.
         old: Option<PoolSpec>,
-        /// The specification that replaces it.
+        /// The new specification.
         new: Box<PoolSpec>,
     },
     /// The deletion of a pool.
     Delete,
 }
 
-/// Checks a change of the pool `id`. `others` are the valid pools of the cluster without this pool.
+/// Checks a change of the pool `id`. `others` has the valid pools of the cluster without this pool.
 ///
-/// A change that makes two pools overlap is rejected. The message has the names of both pools and their common
-/// addresses. If the stored specification already has the overlap, the result is only a warning. An administrator
-/// can then change one of the two pools without changing the other pool first.
+/// A change that makes two pools overlap is rejected. The message names both pools and their common addresses. If the
+/// stored pool already has the overlap, the result is only a warning, so that an administrator can change one of the
+/// two pools without first changing the other.
 #[must_use]
 pub fn validate(id: &PoolId, change: &Change, others: &[Pool]) -> Verdict {
     let (old, new) = match change {
@@ -72,8 +73,8 @@ pub fn validate(id: &PoolId, change: &Change, others: &[Pool]) -> Verdict {
         diagnostics.push(Diagnostic::error("network", "immutable", &new.network, &expected));
     }
     let mut verdict = Verdict::of(&diagnostics);
-    // API servers reject values that the schema does not allow, but in a change of another member they accept values that are stored
-    // already.
+    // API servers reject values that the schema does not allow. But if such a value is already stored, they accept a
+    // change of other members.
     let beyond_schema = |spec: &PoolSpec| Verdict::of(&spec.beyond_schema()).warnings;
     let stored = old.map(beyond_schema);
     let is_stored = |line: &String| match change {
@@ -99,8 +100,8 @@ pub fn validate(id: &PoolId, change: &Change, others: &[Pool]) -> Verdict {
     verdict
 }
 
-/// Decides on a change of the pool `id`, without the warnings about its leases. `others` are all pools of the cluster without this pool,
-/// and `node_pools` the known NodePools. `None`: they are not known yet.
+/// Decides on a change of the pool `id`, without the warnings about its leases. `others` has all pools of the cluster
+/// without this pool. `node_pools` has the known NodePools, or is `None` if they are not known yet.
 #[must_use]
 pub fn judge(
     id: &PoolId,
@@ -108,7 +109,7 @@ pub fn judge(
     others: &[MachinePool],
     node_pools: Option<&BTreeMap<Key, Arc<Object>>>,
 ) -> Verdict {
-    // Invalid pools allocate nothing, so they cannot overlap.
+    // Only valid pools can overlap, because an invalid pool allocates nothing.
     let valid: Vec<Pool> = others.iter().filter_map(|other| other.pool.as_ref().ok().cloned()).collect();
     let mut verdict = validate(id, change, &valid);
     let compared = compare(id, change, others, node_pools);
@@ -117,8 +118,8 @@ pub fn judge(
     verdict
 }
 
-/// Compares a change of the pool `id` with the other pools of its network. `others` are all pools of the cluster without this
-/// pool, and `node_pools` the known NodePools. `None`: they are not known yet.
+/// Compares a change of the pool `id` with the other pools of its network. `others` has all pools of the cluster
+/// without this pool. `node_pools` has the known NodePools, or is `None` if they are not known yet.
 #[must_use]
 pub fn compare(
     id: &PoolId,
@@ -144,8 +145,8 @@ pub fn compare(
     let others: Vec<_> = others.filter(|(_, other)| other.network() == pool.network()).collect();
     let before = old.map(|old| node_pools_of(id, old)).unwrap_or_default();
     let order = |spec: &PoolSpec| (spec.priority.unwrap_or_default(), spec.interface.clone());
-    // An edit of another member, such as the addresses of a second family, may be one of several edits that together correct both pools. So
-    // its problems are warnings.
+    // If neither the priority nor the interface changes, problems are only warnings. Such a change, for example of the
+    // addresses of a second family, may be one of several changes that together correct both pools.
     let keeps_order = old.is_some_and(|old| order(old) == order(new));
     let mut compare_order = |path: &str,
                              machines: &str,
@@ -170,7 +171,7 @@ pub fn compare(
         let is_same = |other: &&(&MachinePool, &Pool)| {
             !other.0.is_deleted && other.0.id.namespace == id.namespace && selectors(&other.0.spec) == selectors(new)
         };
-        // An edit of this pool may be one of several that let each pool select other machines.
+        // These problems are only warnings, because the user may still change the selector of one of the pools.
         others.iter().filter(is_same).for_each(|other| compare_order(member, "the same selector", *other, true));
     }
     let paths = |index: usize| match id.namespace {
@@ -213,14 +214,14 @@ pub fn compare(
     verdict
 }
 
-/// Whether a pool serves the machines of a NodePool, so that a second pool of its network must be its overflow. A pool that is being
-/// deleted serves no new machine.
+/// Whether a pool serves the machines of a NodePool, so that a second pool on its network must be its overflow. A pool
+/// that is being deleted does not count, because it serves no new machine.
 fn serves_too(pool: &MachinePool, node_pool: &Key) -> bool {
     !pool.is_deleted && pool.node_pools().contains(node_pool)
 }
 
-/// Warns that claims need an annotation after the change, because the pool gets a second family. `None`: no claim of the pool has
-/// an address, or the families stay.
+/// Returns a warning if the change gives the pool a second family: then its claims need an annotation. `None`: the
+/// change adds no family, or no claim has an address of the pool.
 #[must_use]
 pub fn warn_of_family<'a>(
     id: &PoolId,
@@ -243,8 +244,8 @@ pub fn warn_of_family<'a>(
     })
 }
 
-/// Warns that machines and claims keep addresses that the pool no longer allocates after the change. `None`: there are
-/// no such addresses.
+/// Returns a warning if the pool no longer allocates held addresses after the change: their holders keep them. `None`:
+/// there are no such addresses.
 ///
 /// `leases` may contain leases of other pools, which are ignored.
 #[must_use]
@@ -272,8 +273,8 @@ pub fn warn_of_holders<'a>(
     Some(format!("pool {name} {consequence}: {named} (holders: {})", holders.len()))
 }
 
-/// Returns the held addresses that the pool no longer allocates after the change, with their holders, which keep them. `leases` may contain
-/// leases of other pools, which are ignored.
+/// Returns the held addresses that the pool no longer allocates after the change, each with its holder. The holders
+/// keep these addresses. `leases` may contain leases of other pools, which are ignored.
 #[must_use]
 pub fn lost<'a>(
     id: &PoolId,
@@ -286,7 +287,7 @@ pub fn lost<'a>(
         Change::Update { new, .. } => id.check(new).0,
         Change::Delete => None,
     };
-    // A pool whose addresses come from elsewhere never offers them itself.
+    // If the addresses of a pool come from another program, the pool itself never offers them.
     if remaining.as_ref().is_some_and(Pool::is_external) {
         return Vec::new();
     }
@@ -299,7 +300,7 @@ pub fn lost<'a>(
     held.filter(is_lost).collect()
 }
 
-/// Decides on a change of a pool. `Err`: the reason why no decision is possible.
+/// Decides on a change of a pool. `Err` has the reason why no decision is possible.
 pub(super) async fn verdict(
     client: &Client,
     selection: Option<&Selection>,
@@ -315,8 +316,8 @@ pub(super) async fn verdict(
     }
     let (object, change) = match (&request.operation, &request.object, &request.old_object) {
         (Operation::Create, Some(new), _) => (new, Change::Create(specification(new)?)),
-        // The change concerns only labels, annotations and finalizers. It is allowed, because the controller must
-        // be able to remove its finalizer from an invalid pool.
+        // Only labels, annotations and finalizers change. This must be allowed, because the controller must be able to
+        // remove its finalizer from an invalid pool.
         (Operation::Update, Some(new), Some(old)) if new.data["spec"] == old.data["spec"] => {
             return Ok(Verdict::default());
         }
@@ -349,7 +350,7 @@ pub(super) async fn verdict(
     Ok(verdict)
 }
 
-/// Lists the pools of the cluster without the pool `id`.
+/// Lists all pools of the cluster except the pool `id`.
 async fn others(client: &Client, id: &PoolId) -> kube::Result<Vec<MachinePool>> {
     let mut pools = Vec::new();
     for kind in [ApiResource::erase::<StaticIPPool>(&()), ApiResource::erase::<GlobalStaticIPPool>(&())] {
@@ -361,7 +362,7 @@ async fn others(client: &Client, id: &PoolId) -> kube::Result<Vec<MachinePool>> 
     Ok(pools)
 }
 
-/// Lists the leases of the pool `id`.
+/// Returns the leases of the pool `id`.
 pub(super) async fn leases(client: &Client, id: &PoolId) -> kube::Result<Vec<LeaseSpec>> {
     let kind = ApiResource::erase::<StaticIPLease>(&());
     let objects: Api<Object> = Api::all_with(client.clone(), &kind);
@@ -384,20 +385,20 @@ fn specification(object: &Object) -> Result<PoolSpec, Box<Status>> {
 // === impl Change ===
 
 impl Change {
-    /// Whether the change may have a warning about the leases of the pool.
+    /// Whether there can be a warning about the leases of the pool, so that they must be listed.
     #[must_use]
     pub fn needs_leases(&self, id: &PoolId) -> bool {
         self.may_shrink(id) || self.adds_family(id)
     }
 
-    /// Whether a pool of one family becomes a pool of two families.
+    /// Whether the change adds a second family to a pool of one family.
     fn adds_family(&self, id: &PoolId) -> bool {
         let Self::Update { old: Some(old), new } = self else { return false };
         let families = |spec: &PoolSpec| id.check(spec).0.map_or(0, |pool| pool.spaces().count());
         families(old) == 1 && families(new) == 2
     }
 
-    /// Whether the change may remove an address from the pool `id`, so that the leases of the pool must be counted.
+    /// Whether the change can remove an address from the pool `id`, so that the leases of the pool must be listed.
     #[must_use]
     pub fn may_shrink(&self, id: &PoolId) -> bool {
         let (old, new) = match self {
@@ -410,7 +411,7 @@ impl Change {
             pool.iter().flat_map(Pool::spaces).flat_map(|space| space.ranges().iter().copied()).collect()
         };
         let kept = ranges(new);
-        // If only the addresses differ, the change neither adds nor removes a reservation.
+        // If only the addresses differ, the change does not affect which addresses are reserved.
         let only_addresses_differ = PoolSpec { addresses: old.addresses.clone(), ..new.clone() } == *old;
         !only_addresses_differ || !ranges(old).ranges().iter().all(|range| kept.covers(range))
     }
@@ -462,7 +463,7 @@ mod tests {
         let change = Change::Create(shared(&["10.0.2.0/24"], &["u", "v"]));
         let refused = "nodePoolRefs[1]: NodePool clusters/v has pool g on network infra/vlan10 already, expected one pool, or different values of priority";
         assert_eq!(compare(&other, &change, std::slice::from_ref(&global), None).errors, [refused]);
-        // For a conflict that is stored already, there is only a warning.
+        // If the conflict is already stored, there is only a warning.
         let (old, new) = (Some(shared(&["10.0.2.0/24"], &["v"])), Box::new(shared(&["10.0.2.0/24"], &["v", "w"])));
         let verdict = compare(&other, &Change::Update { old, new }, &[global], Some(&BTreeMap::new()));
         let known = refused.replace("[1]", "[0]");
@@ -495,7 +496,7 @@ mod tests {
         let compared = |change: Change, others: &[MachinePool]| compare(&id("a"), &change, others, None);
         let create = || Change::Create(of_node_pool(&["10.0.0.0/24"]));
         assert_eq!(compared(create(), std::slice::from_ref(&second)), refused([line]));
-        // Two such pools are stored already.
+        // Two such pools are already stored.
         let update =
             Change::Update { old: Some(of_node_pool(&["10.0.0.8"])), new: Box::new(of_node_pool(&["10.0.0.9"])) };
         let warned = Verdict { errors: Vec::new(), warnings: vec![line.to_owned()] };
@@ -532,7 +533,7 @@ mod tests {
         let both = || of_node_pool(0, &["10.0.0.0/24", "fd00::/112"]);
         let line = "nodePoolRef: pool clusters/b cannot be the overflow of pool clusters/a: families IPv4, expected IPv4 and IPv6";
         assert_eq!(create(both()), refused([line]));
-        // Both pools get a second family, one after the other.
+        // Both pools get a second family in two changes, one after the other.
         let update = |old: PoolSpec| compared(Change::Update { old: Some(old), new: Box::new(both()) });
         let warned = Verdict { errors: Vec::new(), warnings: vec![line.to_owned()] };
         assert_eq!(update(of_node_pool(0, &["10.0.0.0/24"])), warned);
@@ -686,7 +687,7 @@ mod tests {
     }
 
     #[test]
-    fn an_update_is_compared_with_other_pools_too() {
+    fn a_changed_pool_is_compared_with_other_pools_too() {
         let others = [pool("b", &["10.0.0.40-10.0.0.60"])];
         let change = update(&["10.0.0.8/29"], &["10.0.0.0/26"]);
         let line =
@@ -695,7 +696,7 @@ mod tests {
     }
 
     #[test]
-    fn an_overlap_that_is_stored_already_does_not_stop_a_change() {
+    fn a_stored_overlap_of_two_pools_does_not_prevent_a_change() {
         let others = [pool("b", &["10.0.0.40-10.0.0.60"])];
         let line =
             "pools clusters/b and clusters/a offer the same addresses of network infra/vlan10: 10.0.0.40-10.0.0.50";
@@ -764,7 +765,7 @@ mod tests {
     }
 
     #[test]
-    fn leases_are_counted_only_when_a_pool_may_shrink() {
+    fn a_change_can_remove_addresses_only_if_it_excludes_some_or_shrinks_or_deletes_the_pool() {
         let may_shrink = |change: Change| change.may_shrink(&id("a"));
         assert!(!may_shrink(Change::Create(spec(&["10.0.0.0/24"]))));
         assert!(!may_shrink(update(&["10.0.0.8-10.0.0.15"], &["10.0.0.0/24"])));

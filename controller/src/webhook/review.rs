@@ -1,4 +1,5 @@
-//! Reads reviews from bodies. Every pod of the cluster can send a body, so the memory of all reviews together is bounded.
+//! Reads the admission reviews in the bodies of requests. Every pod of the cluster can send a body, so the memory of
+//! all reviews together is limited.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,17 +11,19 @@ use tokio::time::timeout;
 
 use crate::cluster::object::Object;
 
-/// Largest number of JSON values in a review. A review contains at most two objects of 1.5 MiB, which have far fewer values.
+/// Maximum number of JSON values in a review. A review contains at most two objects of 1.5 MiB, and real objects of
+/// this size have far fewer values.
 const MOST_VALUES: u32 = 250_000;
-/// Largest number of JSON values in all reviews together. A value takes about 100 bytes of memory.
+/// Maximum number of JSON values in all reviews that are handled at the same time. A value takes about 100 bytes of
+/// memory.
 const VALUES: usize = 500_000;
 
-/// A review with at most this number of JSON values takes no room. Most reviews have fewer values.
+/// Number of JSON values up to which a review does not count in [`VALUES`]. Most reviews have fewer values.
 const FEW_VALUES: u32 = 2_000;
-/// Longest time for which a review waits for room.
+/// Maximum time for which a review waits for free capacity.
 const PATIENCE: Duration = Duration::from_secs(4);
 
-/// Reads reviews.
+/// Reads reviews, and limits the number of values in all of them.
 #[derive(Clone)]
 pub(super) struct Reader(Arc<Semaphore>);
 
@@ -33,12 +36,12 @@ impl Default for Reader {
 }
 
 impl Reader {
-    /// Reads a review. The second value is the room that the review takes. A review of many values waits while other reviews take all the
-    /// room.
+    /// Reads a review. The permit is the capacity that the review uses. While other reviews use all the capacity, a
+    /// review with many values waits.
     ///
     /// # Errors
     ///
-    /// Status and text of the response.
+    /// If the review cannot be read, the status and the text of the response.
     pub(super) async fn read(
         &self,
         body: &[u8],
@@ -62,7 +65,8 @@ impl Reader {
     }
 }
 
-/// Upper bound for the number of values in a JSON text: one, and one more for each comma, list and object outside of strings.
+/// Returns an upper bound for the number of values in a JSON text: one, plus one for each comma, list and object
+/// outside of strings.
 fn values_at_most(text: &[u8]) -> u32 {
     let (mut values, mut is_string, mut is_escaped) = (1_u32, false, false);
     for byte in text {
@@ -82,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_are_counted_outside_of_strings() {
+    fn the_upper_bound_of_json_values_ignores_commas_and_brackets_in_strings() {
         let cases = [
             ("", 1),
             ("[]", 2),
@@ -106,7 +110,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn only_a_review_of_many_values_waits_for_room() {
+    async fn only_a_review_with_many_values_waits_for_free_capacity() {
         let reader = Reader::default();
         let held = Arc::clone(&reader.0).acquire_many_owned(VALUES as u32).await.unwrap();
         let text = |values: usize| format!("[{}]", vec!["0"; values].join(","));

@@ -1,13 +1,13 @@
-//! The decision of a webhook about a change of a pool.
+//! The decision of a webhook about a change of a pool, as errors and warnings.
 
 use glowplug::diagnostic::{Diagnostics, Severity};
 use http::StatusCode;
 use kube::core::Status;
 
-/// The response to a change of a pool.
+/// The decision about a change of a pool.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Verdict {
-    /// Every reason to reject the change, one line each. Empty: the change is allowed.
+    /// All reasons to reject the change, one line each. Empty: the change is allowed.
     pub errors: Vec<String>,
     /// Warnings for the user who makes the change, one line each.
     pub warnings: Vec<String>,
@@ -29,7 +29,7 @@ impl Verdict {
     }
 }
 
-/// The response to a request that gets no decision, or that is refused.
+/// Returns the status for a request that is refused, or about which no decision is possible.
 pub(super) fn failure(code: StatusCode, reason: &str, message: &str) -> Box<Status> {
     Status::failure(message, reason).with_code(code.as_u16()).boxed()
 }

@@ -1,4 +1,5 @@
-//! An IPAddress that the registry may not know yet, and what the registry must learn about it.
+//! Decides whether the registry must record or reserve the address of an IPAddress that may be missing from the
+//! registry.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -18,39 +19,41 @@ use crate::kinds::pool::HolderKind;
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Unrecorded {
     pub(crate) address: IpAddress,
-    /// UID of the claim that has the IPAddress: the claim of the name, or an earlier one, which is gone. `None`: no claim of the
-    /// name was ever seen.
+    /// UID of the claim to which the IPAddress belongs: the claim of the name, or an earlier claim that is gone.
+    /// `None`: this leader has seen no claim of the name.
     pub(crate) claim: Option<String>,
 }
 
-/// An IPAddress, and what the registry must learn about it.
+/// An IPAddress, and the result of its comparison with the registry.
 pub(crate) struct Adoptee {
     pub(crate) address: IpAddress,
     pub(crate) lesson: Lesson,
 }
 
-/// What the registry must learn about an IPAddress.
+/// What the registry must adopt from an IPAddress.
 pub(crate) enum Lesson {
-    /// Nothing: the registry already has a lease of the address, or the IPAddress is left over.
+    /// Nothing: the registry already has a lease of the address, or the IPAddress is a leftover of an earlier claim.
     None,
-    /// The record, and the network of the pool.
+    /// The record of the address, and the network of its pool.
     Record(Record, String),
     /// The address is reserved, because the IPAddress has no claim.
     Reservation(Reservation),
-    /// The address would be reserved, but the namespace of the IPAddress has enough reservations in the pool.
+    /// Nothing, although the IPAddress has no claim: the namespace of the IPAddress has enough reservations in the
+    /// pool.
     TooMany(Reservation),
 }
 
 // === impl Adoptee ===
 
 impl Adoptee {
-    /// Compares an IPAddress with the registry. `None` when the registry does not have the pool yet.
+    /// Compares an IPAddress with the registry. Returns `None` if the registry does not have the pool yet.
     pub(crate) fn read(allocator: &Allocator, unrecorded: Unrecorded) -> Option<Self> {
         let Unrecorded { address, claim } = unrecorded;
         let (key, ip) = (address.key(), address.ip()?);
         let is_known = |uid: &str| holds(allocator, &key.holder(HolderKind::IpAddressClaim, uid), ip);
         let is_known = claim.as_deref().is_some_and(is_known) || address.owner().is_some_and(is_known);
-        // The garbage collector has removed the claim from the owners. The claim is gone, and its lease is not released yet.
+        // The lease of a claim is not released yet, although the claim is gone and the garbage collector has removed it
+        // from the owners.
         let is_known = is_known || claim.is_none() && named_holders(allocator, &address).next().is_some();
         let pool = allocator.pool(&address.pool.resolve(&key.namespace)?.to_string());
         let lesson = match (claim, pool) {
@@ -66,8 +69,9 @@ impl Adoptee {
     }
 }
 
-/// Limits the reservations of a namespace in a pool of all namespaces to a quarter of the pool: a user who may create IPAddresses in one
-/// namespace could otherwise reserve the whole pool. The oldest IPAddresses are reserved first.
+/// Limits the reservations of a namespace in a pool of all namespaces to a quarter of the pool. Otherwise, a user who
+/// has the right to create IPAddresses in one namespace could reserve the whole pool. The oldest IPAddresses are
+/// reserved first.
 pub(crate) fn limit_reservations(allocator: &Allocator, mut adoptees: Vec<Adoptee>) -> Vec<Adoptee> {
     adoptees.sort_by_key(|adoptee| adoptee.address.metadata.creation_timestamp.as_ref().map(|time| time.0));
     let mut counts: BTreeMap<(PoolId, Family, String), u128> = BTreeMap::new();
@@ -82,7 +86,7 @@ pub(crate) fn limit_reservations(allocator: &Allocator, mut adoptees: Vec<Adopte
                 network == pool.network() && pool.contains(at) && Family::of(at) == family && of.namespace == namespace
             };
             let conflicts = allocator.conflicts().filter(|(network, at, conflict)| {
-                // The record of an address that has a holder takes nothing from the pool.
+                // If an address has a holder, a record of the address uses up no further address of the pool.
                 conflict.state == State::ByRecord && allocator.holder(network, *at).is_none()
             });
             conflicts.filter(|(network, at, conflict)| is_of(network, *at, &conflict.claimant.machine)).count() as u128
@@ -98,14 +102,14 @@ pub(crate) fn limit_reservations(allocator: &Allocator, mut adoptees: Vec<Adopte
     adoptees
 }
 
-/// Whether an IPAddress of the same name, this one or an earlier one, reserves the same address.
+/// Whether this IPAddress, or an earlier IPAddress of the same name, already reserves the same address.
 fn is_reserved(allocator: &Allocator, reservation: &Reservation) -> bool {
     let machine = &reservation.claimant.machine;
     let mut namesakes = allocator.namesakes(&machine.namespace, &machine.name).filter(|of| of.kind == machine.kind);
     namesakes.any(|of| allocator.conflicts_of(of).any(|(_, address)| address == reservation.address))
 }
 
-/// The reservation of an IPAddress without a claim. The IPAddress itself has the address.
+/// Returns the reservation for an IPAddress without a claim. The claimant has the UID of the IPAddress.
 fn reservation(address: &IpAddress, ip: IpAddr, pool: &Pool) -> Reservation {
     let (key, uid) = (address.key(), address.metadata.uid.as_deref().unwrap_or_default());
     Reservation {

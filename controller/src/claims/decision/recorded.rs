@@ -1,4 +1,4 @@
-//! What the registry knows about a claim, its pool and its IPAddress.
+//! Reads from the registry the state of a claim, of its pool and of its IPAddress.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -19,16 +19,17 @@ use crate::kinds::pool::HolderKind;
 pub(crate) struct Recorded {
     /// `None`: the registry does not have the pool.
     pub(crate) pool: Option<RegisteredPool>,
-    /// Addresses that the claim holds, the earliest first. More than one if two leaders allocated an address.
+    /// Addresses that the claim holds. The address with the earliest lease comes first. The claim holds more than one
+    /// if two leaders allocated an address.
     pub(crate) held: Vec<Held>,
     /// Whether the claim waits for an address.
     pub(crate) waits: bool,
-    /// Whether the IPAddress belongs to another claim of the same name, and this claim cannot have its address: see
+    /// Whether the IPAddress belongs to another claim of the same name, and this claim cannot have the address: see
     /// [`is_left_over`].
     pub(crate) is_left_over: bool,
     /// Whether an earlier claim of the name holds the address of the IPAddress.
     pub(crate) is_of_former: bool,
-    /// Addresses that are reserved for the claim, and that its IPAddress does not have, each with its network.
+    /// Addresses that are reserved for the claim and are not in its IPAddress, each with its network.
     pub(crate) unrecorded: BTreeSet<(String, IpAddr)>,
 }
 
@@ -38,7 +39,7 @@ pub(crate) struct RegisteredPool {
     pub(crate) network: String,
     pub(crate) interface: InterfaceName,
     pub(crate) families: Vec<Family>,
-    /// The gateways of the subnets of the addresses that the claim holds.
+    /// Gateways of the subnets from which the claim holds addresses.
     pub(crate) gateways: Vec<IpAddr>,
 }
 
@@ -58,7 +59,8 @@ impl RegisteredPool {
             network: pool.network().to_owned(),
             interface: pool.interface(),
             families,
-            // A pool without `subnets` has one gateway for all its addresses, also for those that it no longer has.
+            // A pool without `subnets` has one gateway for all its addresses, including addresses that are no longer in
+            // the pool.
             gateways: pool
                 .settings_for(held.iter().map(|held| &held.address), &|_| None)
                 .unwrap_or_else(|_| pool.settings().clone())
@@ -70,8 +72,8 @@ impl RegisteredPool {
 // === impl Recorded ===
 
 impl Recorded {
-    /// Reads the state of the claim `uid` of a name, of its pool, and of its IPAddress in the registry. `former` are the UIDs of
-    /// earlier claims of the name.
+    /// Reads from the registry the state of the claim `uid` of a name, of its pool, and of its IPAddress. `former` has
+    /// the UIDs of the earlier claims of the name.
     pub(crate) fn read(
         allocator: &Allocator,
         key: &Key,
@@ -97,7 +99,7 @@ impl Recorded {
     }
 }
 
-/// The addresses that a claim holds, the earliest first.
+/// The addresses that a claim holds. The address with the earliest lease comes first.
 pub(crate) fn held_by(allocator: &Allocator, holder: &Machine) -> Vec<Held> {
     let mut held: Vec<_> = allocator.leases_of(holder).collect();
     held.sort_by_key(|(_, address, lease)| (lease.since, *address));
@@ -108,12 +110,12 @@ pub(crate) fn held_by(allocator: &Allocator, holder: &Machine) -> Vec<Held> {
     held.collect()
 }
 
-/// Whether an IPAddress was created for an earlier claim, and the present claim of the name, `uid`, cannot have its address: the present
-/// claim holds another address, or another claim or a machine holds this one. If no claim owns the IPAddress, only the lease of an earlier claim with
-/// this address proves that.
+/// Whether an IPAddress was created for an earlier claim, and the current claim of the name, `uid`, cannot have its
+/// address. The current claim cannot have the address if it holds another address, or if another claim or a machine
+/// holds this address. If no claim owns the IPAddress, the proof is a lease of an earlier claim with this address.
 ///
-/// The API server may receive such an IPAddress late, from a leader that has lost the Lease, after another leader has released
-/// the address.
+/// The API server may receive such an IPAddress late: a leader that has lost the Lease sent it, and another leader has
+/// released the address in the meantime.
 pub(super) fn is_left_over(allocator: &Allocator, address: &IpAddress, uid: &str) -> bool {
     let key = address.key();
     let Some(owner) = address.owner() else { return named_holders(allocator, address).any(|of| of.uid != uid) };
@@ -127,7 +129,7 @@ pub(super) fn is_left_over(allocator: &Allocator, address: &IpAddress, uid: &str
         })
 }
 
-/// The claims of the name of an IPAddress that hold its address.
+/// The claims with the name of an IPAddress that hold the address of the IPAddress.
 pub(super) fn named_holders<'a>(allocator: &'a Allocator, address: &IpAddress) -> impl Iterator<Item = &'a Machine> {
     let (Key { namespace, name }, ip) = (address.key(), address.ip());
     let claims = allocator.namesakes(&namespace, &name).filter(|machine| machine.kind == HolderKind::IpAddressClaim);
@@ -138,7 +140,7 @@ pub(super) fn holds(allocator: &Allocator, holder: &Machine, ip: IpAddr) -> bool
     allocator.leases_of(holder).any(|(_, address, _)| address == ip)
 }
 
-/// The record in an IPAddress: the claim `uid` of the same name has the address on the interface of the pool.
+/// Returns the record of an IPAddress: the claim `uid` of the same name has the address on the interface of the pool.
 pub(crate) fn record(address: &IpAddress, ip: IpAddr, uid: &str, interface: InterfaceName) -> Record {
     let key = address.key();
     let prefix = address.prefix.try_into().unwrap_or(u8::MAX);
@@ -153,8 +155,8 @@ pub(crate) fn record(address: &IpAddress, ip: IpAddr, uid: &str, interface: Inte
     }
 }
 
-/// An address with its prefix length. An invalid prefix length is replaced by the longest one, which means that the
-/// length is unknown.
+/// Returns an address with its prefix length. An invalid prefix length is replaced by the longest, which stands for an
+/// unknown prefix length.
 fn with_prefix(address: IpAddr, prefix: u8) -> IpNetwork {
     IpNetwork::new(address, prefix).unwrap_or_else(|_| IpNetwork::from(address))
 }

@@ -1,4 +1,4 @@
-//! Tests of the decisions.
+//! Tests of the decisions about IPAddressClaims.
 
 use glowplug::host::allocator::Allocator;
 use glowplug::host::claim::Reservation;
@@ -17,7 +17,7 @@ fn object(value: Value) -> Object {
     serde_json::from_value(value).unwrap()
 }
 
-/// The claim `n/c` on pool `n/p`, with `changes` merged into it.
+/// The claim `n/c` on the pool `n/p`, after `changes` are merged into the claim.
 fn claim(changes: &Value) -> IpAddressClaim {
     let mut value = json!({
         "metadata": {
@@ -30,7 +30,7 @@ fn claim(changes: &Value) -> IpAddressClaim {
     IpAddressClaim::read(object(value)).unwrap()
 }
 
-/// The IPAddress of the claim, with `changes` merged into it.
+/// The IPAddress of the claim, after `changes` are merged into the IPAddress.
 fn address(changes: &Value) -> Option<IpAddress> {
     let mut value = json!({
         "metadata": {
@@ -72,7 +72,7 @@ fn held(address: &str) -> Held {
     Held { address: address.parse().unwrap(), interface: eno101() }
 }
 
-/// A claim with its finalizer on a pool with IPv4 addresses.
+/// A claim with its finalizer. Its pool has IPv4 addresses.
 fn view() -> View {
     let pool = PoolFacts {
         uid: "pool".to_owned(),
@@ -113,7 +113,7 @@ fn next(view: &View) -> Step {
     decide(view, Timestamp::from_second(100).unwrap())
 }
 
-/// Reason and message that a step writes into the status.
+/// The reason and the message that a step writes into the status.
 fn readiness(view: &View) -> (NotReady, String) {
     match next(view) {
         Step::PatchStatus(_, Readiness::NotReady(reason, message)) => (reason, message),
@@ -169,7 +169,7 @@ fn a_sticky_pool_makes_a_sticky_claim() {
 }
 
 #[test]
-fn a_recorded_address_is_given_as_an_ipaddress_with_the_name_of_the_claim() {
+fn the_address_of_a_lease_gets_an_ipaddress_with_the_name_of_its_claim() {
     let claim = claim(&json!({"spec": {"clusterName": "c1"}}));
     let view = View { claim: Some(claim), cluster: Cluster::Running, address: None, ..served() };
     let expected = json!({
@@ -187,7 +187,7 @@ fn a_recorded_address_is_given_as_an_ipaddress_with_the_name_of_the_claim() {
 }
 
 #[test]
-fn a_claim_whose_pool_reference_has_changed_says_that_it_keeps_its_address() {
+fn the_status_of_a_claim_whose_pool_reference_has_changed_says_that_the_address_stays() {
     let view = View { claim: Some(claim(&json!({"spec": {"poolRef": {"name": "q"}}}))), ..served() };
     let Step::PatchStatus(patch, _) = next(&view) else { panic!() };
     let ready = patched(&Value::Null, &patch)["conditions"][0].take();
@@ -197,7 +197,7 @@ fn a_claim_whose_pool_reference_has_changed_says_that_it_keeps_its_address() {
 }
 
 #[test]
-fn an_address_without_a_gateway_of_its_family_has_no_gateway() {
+fn an_ipaddress_has_no_gateway_if_the_pool_has_no_gateway_of_its_family() {
     let mut view = View { address: None, ..served() };
     view.ledger.pool.as_mut().unwrap().gateways.remove(0);
     let Step::CreateAddress(created) = next(&view) else { panic!() };
@@ -205,7 +205,7 @@ fn an_address_without_a_gateway_of_its_family_has_no_gateway() {
 }
 
 #[test]
-fn a_claim_with_its_ipaddress_is_ready_and_then_unchanged() {
+fn a_claim_with_its_ipaddress_becomes_ready_and_is_then_not_written_again() {
     let Step::PatchStatus(patch, readiness) = next(&served()) else { panic!() };
     let status = patched(&Value::Null, &patch);
     assert_eq!((readiness, &status["addressRef"]), (Readiness::Ready(None), &json!({"name": "c"})));
@@ -214,12 +214,12 @@ fn a_claim_with_its_ipaddress_is_ready_and_then_unchanged() {
 }
 
 #[test]
-fn a_status_that_the_server_does_not_keep_is_written_once_in_a_pass() {
+fn a_status_that_the_api_server_does_not_keep_is_written_only_once_in_a_pass() {
     assert_eq!(next(&View { is_status_written: true, ..served() }), Step::Wait);
 }
 
 #[test]
-fn a_claim_on_a_pool_of_two_families_must_select_one() {
+fn a_claim_on_a_pool_with_two_families_must_select_one_family() {
     let mut view = view();
     view.ledger.pool.as_mut().unwrap().families = vec![Family::Ipv4, Family::Ipv6];
     let message =
@@ -239,7 +239,7 @@ fn annotated(annotations: &Value) -> Option<IpAddressClaim> {
 }
 
 #[test]
-fn a_requested_address_is_the_only_one_that_is_claimed_and_selects_the_family() {
+fn only_the_requested_address_is_claimed_and_it_selects_the_family() {
     let mut view = view();
     view.ledger.pool.as_mut().unwrap().families = vec![Family::Ipv4, Family::Ipv6];
     for (annotations, address) in [
@@ -286,7 +286,7 @@ fn a_claim_whose_address_is_not_available_stays_in_the_wait_queue_and_tries_agai
 }
 
 #[test]
-fn a_refusal_of_the_registry_becomes_a_reason_of_the_contract() {
+fn a_refusal_of_the_registry_becomes_a_reason_of_the_contract_of_cluster_api() {
     let exhausted = ClaimError::Exhausted {
         interface: eno101(),
         pool: "n/p".to_owned(),
@@ -302,7 +302,7 @@ fn a_refusal_of_the_registry_becomes_a_reason_of_the_contract() {
 }
 
 #[test]
-fn a_claim_that_waits_keeps_its_place_while_the_pool_is_exhausted() {
+fn a_waiting_claim_stays_in_the_wait_queue_while_its_pool_is_exhausted() {
     let error = ClaimError::Exhausted {
         interface: eno101(),
         pool: "n/p".to_owned(),
@@ -342,7 +342,7 @@ fn a_pool_that_the_registry_no_longer_has_is_not_ready() {
 }
 
 #[test]
-fn a_claim_that_cannot_be_served_waits_no_longer() {
+fn a_claim_that_cannot_be_served_is_removed_from_the_wait_queue() {
     let mut view = view();
     view.ledger.waits = true;
     view.pool = None;
@@ -407,7 +407,7 @@ fn an_address_is_not_released_while_a_finalizer_keeps_its_ipaddress() {
 }
 
 #[test]
-fn an_address_is_not_released_while_an_infrastructure_provider_uses_it() {
+fn an_address_is_not_released_while_an_infrastructure_provider_has_a_finalizer_on_the_claim() {
     let mut used = deleted();
     used["metadata"]["finalizers"] = json!([CLAIM_FINALIZER, "machine.openshift.io/ip-claim-protection"]);
     let mut view = View { claim: Some(claim(&used)), ..served() };
@@ -417,7 +417,7 @@ fn an_address_is_not_released_while_an_infrastructure_provider_uses_it() {
 }
 
 #[test]
-fn the_ipaddress_of_another_provider_is_not_touched() {
+fn the_ipaddress_of_another_provider_is_not_changed() {
     let other = address(&json!({"spec": {"poolRef": {"kind": "InClusterIPPool"}}}));
     let mut view = View { address: other, ..view() };
     let message = "IPAddress \"c\" belongs to claim \"c\" of another pool, expected none of this name";
@@ -446,7 +446,7 @@ fn an_ipaddress_that_the_ledger_does_not_have_is_adopted_before_anything_is_allo
 }
 
 #[test]
-fn an_invalid_prefix_length_of_an_ipaddress_means_an_unknown_one() {
+fn an_ipaddress_with_an_invalid_prefix_length_has_an_unknown_prefix_length() {
     for prefix in [-1, 33, 256, i64::MAX] {
         let address = address(&json!({"spec": {"prefix": prefix}})).unwrap();
         let record = record(&address, address.ip().unwrap(), "u1", eno101());
@@ -483,7 +483,7 @@ fn an_ipaddress_that_is_being_deleted_while_its_claim_exists_is_not_changed() {
 }
 
 #[test]
-fn the_ipaddress_of_an_earlier_claim_is_removed_and_released_first() {
+fn a_claim_gets_an_address_after_the_ipaddress_and_the_lease_of_an_earlier_claim_are_removed() {
     let left = json!({"metadata": {"ownerReferences": [owner("u0")]}});
     let mut view = View { address: address(&left), former: ["u0".to_owned()].into(), ..view() };
     view.ledger.is_left_over = true;
@@ -498,7 +498,7 @@ fn the_ipaddress_of_an_earlier_claim_is_removed_and_released_first() {
 }
 
 #[test]
-fn the_ipaddress_of_a_deleted_claim_is_removed_and_then_released() {
+fn the_ipaddress_of_a_deleted_claim_is_removed_before_its_lease_is_released() {
     let mut view = View { claim: None, former: ["u1".to_owned()].into(), ..served() };
     assert_eq!(next(&view), Step::DeleteAddress);
     view.address = address(&deleted());
@@ -531,7 +531,7 @@ fn a_claim_with_two_leases_keeps_the_lease_of_its_ipaddress() {
 }
 
 #[test]
-fn a_claim_that_moved_to_a_pool_of_another_provider_is_not_changed_until_it_is_deleted() {
+fn a_claim_whose_reference_now_names_a_pool_of_another_provider_is_changed_only_when_deleted() {
     let other = json!({"spec": {"poolRef": {"apiGroup": "example.com"}}});
     assert_eq!(next(&View { claim: Some(claim(&other)), ..view() }), Step::Wait);
     let mut ended = deleted();
@@ -540,7 +540,7 @@ fn a_claim_that_moved_to_a_pool_of_another_provider_is_not_changed_until_it_is_d
 }
 
 #[test]
-fn a_claim_whose_reference_means_a_pool_by_mistake_says_so_and_gets_nothing() {
+fn a_claim_with_a_mistake_in_its_pool_reference_has_the_mistake_in_its_status() {
     let mistaken = |changes: Value| {
         let metadata = json!({"finalizers": null});
         Some(claim(&json!({"metadata": metadata, "spec": {"poolRef": changes}})))
@@ -551,7 +551,7 @@ fn a_claim_whose_reference_means_a_pool_by_mistake_says_so_and_gets_nothing() {
     let group = mistaken(json!({"apiGroup": "ipam.glowplug.dev/v1alpha1"}));
     let message = "spec.poolRef.apiGroup: version in \"ipam.glowplug.dev/v1alpha1\", expected ipam.glowplug.dev";
     assert_eq!(readiness(&View { claim: group, ..view() }), is(NotReady::AllocationFailed, message));
-    // A claim that has an address keeps it, and its status.
+    // A claim that has an address keeps the address and its status.
     assert_eq!(next(&View { claim: kind.clone(), ..served() }), Step::Wait);
     assert_eq!(next(&View { claim: kind, is_watched: false, ..view() }), Step::Wait);
 }
@@ -571,7 +571,7 @@ fn an_ipaddress_of_another_pool_is_not_adopted_and_is_deleted_if_its_claim_is_go
 }
 
 #[test]
-fn the_record_of_an_address_that_the_ipaddress_does_not_have_ends() {
+fn the_record_of_an_address_ends_if_the_ipaddress_does_not_have_the_address() {
     let mut view = view();
     let noted = BTreeSet::from([("infra/vlan10".to_owned(), "10.0.0.9".parse().unwrap())]);
     view.ledger.unrecorded = noted.clone();
@@ -618,7 +618,7 @@ fn records_of_addresses_that_claims_hold_do_not_count_as_reservations_of_the_nam
 }
 
 #[test]
-fn an_ipaddress_that_replaces_a_reserved_one_counts_once() {
+fn an_ipaddress_and_an_earlier_ipaddress_of_its_name_count_as_one_reservation() {
     use glowplug::host::ledger::MemoryLedger;
     use glowplug::host::registry::Registry;
 

@@ -1,4 +1,4 @@
-//! Decides the next request for the IPAMClaim of one name. Pure, as the decision about IPAddressClaims.
+//! Decides the next request for the IPAMClaim of one name. Pure decision logic, as for IPAddressClaims.
 //!
 //! | state of the claim | requests, in this order |
 //! |---|---|
@@ -9,14 +9,15 @@
 //!
 //! These rules prevent two machines from using the same address:
 //!
-//! - An address is written into the status only after its lease is stored. Addresses that the status already has are recorded before any
-//!   address is allocated, and are never replaced.
-//! - A lease is released only when no instance with the name of the virtual machine exists, by a consistent read. The
-//!   status has lost its addresses before that read. So an instance that is created later finds no address.
-//! - A claim whose virtual machine is gone must not hinder a new virtual machine of the same name, which needs a claim
-//!   of the same name. So the claim may end while an instance of the new virtual machine exists. The lease then stays
-//!   until that instance is gone, because its pod may have read the earlier status. A claim that also names other virtual machines ends
-//!   only after the instances of all of them: its lease would not name these virtual machines.
+//! - An address is written into the status only after its lease is stored. Addresses that the status already has are
+//!   recorded before any address is allocated, and are never replaced.
+//! - A lease is released only if a consistent read shows that no instance with the name of the virtual machine exists.
+//!   The addresses are removed from the status before that read, so an instance that is created later finds no address.
+//! - A claim whose virtual machine is gone must not block a new virtual machine of the same name, which needs a claim
+//!   of the same name. So the claim may end while an instance of the new virtual machine exists. The lease is kept
+//!   until that instance is gone, because its pod may have read the earlier status.
+//! - A claim that also names other virtual machines ends only after the instances of all of them. Otherwise only the
+//!   lease would be left, and the lease does not name these virtual machines.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -39,14 +40,14 @@ use crate::kinds::pool::HolderKind;
 use crate::passes::Problem;
 use crate::pools::facts::PoolFacts;
 
-/// State of one name.
+/// State of one name: the claim of that name, its pool, and its guests.
 #[derive(Clone, Debug)]
 pub(crate) struct View {
     pub(crate) key: Key,
     /// `None`: a consistent read found no claim.
     pub(crate) claim: Option<IpamClaim>,
-    /// Earlier claims of this name that may hold addresses: the names of their virtual machines, by the UID of the
-    /// claim. A consistent read has proved that these claims are gone.
+    /// Earlier claims of this name that may hold addresses: for the UID of each claim, the names of its virtual
+    /// machines. A consistent read has proved that these claims are gone.
     pub(crate) former: BTreeMap<String, BTreeSet<String>>,
     pub(crate) pool: Serving,
     pub(crate) ledger: Recorded,
@@ -57,17 +58,18 @@ pub(crate) struct View {
     pub(crate) guests: Option<Vec<Guest>>,
     /// Whether this pass has released the addresses of the claim.
     pub(crate) is_released: bool,
-    /// Whether this pass has written the status: an API server may drop members that its schema lacks.
+    /// Whether this pass has written the status. The status is written only once in a pass: if the API server drops
+    /// members that its schema lacks, the stored status never equals the desired status.
     pub(crate) is_status_written: bool,
 }
 
 /// The pool that serves a claim.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Serving {
-    /// No pool serves the claim. Another program may serve it.
+    /// No pool serves the claim. Another program may serve the claim.
     None,
     Pool(PoolId, PoolFacts),
-    /// These pools, and maybe more, serve the network of the claim.
+    /// These two pools, and perhaps further pools, serve the network of the claim.
     Several(PoolId, PoolId),
 }
 
@@ -84,11 +86,12 @@ pub(crate) struct Guest {
 pub(crate) struct Recorded {
     /// `None`: the registry does not have the pool.
     pub(crate) pool: Option<RegisteredPool>,
-    /// Addresses that the claim holds, the earliest first. More than one of a family if two leaders allocated addresses.
+    /// Addresses that the claim holds. The address with the earliest lease comes first. The claim holds more than one
+    /// of a family if two leaders allocated addresses.
     pub(crate) held: Vec<Held>,
     /// Whether the claim waits for addresses.
     pub(crate) waits: bool,
-    /// Addresses that are reserved for the claim, and that its status no longer has, each with its network.
+    /// Addresses that are reserved for the claim and are no longer in its status, each with its network.
     pub(crate) unrecorded: BTreeSet<(String, IpAddr)>,
 }
 
@@ -100,14 +103,14 @@ pub(crate) struct RegisteredPool {
     pub(crate) families: BTreeSet<Family>,
 }
 
-/// The next request.
+/// The next request of a pass.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Step {
     /// No request is needed until something changes.
     Wait,
-    /// Merges this into the claim.
+    /// Merges this value into the claim.
     PatchClaim(Value),
-    /// Merges this into the status of the claim, which then has this state.
+    /// Merges this value into the status of the claim. Afterwards, the status has this state.
     PatchStatus(Value, IpsAllocated),
     /// Reads the instances with these names.
     ReadGuests(BTreeSet<String>),
@@ -115,17 +118,17 @@ pub(crate) enum Step {
     Adopt(Record, String),
     /// Claims addresses.
     Claim(Claim),
-    /// Keeps these addresses of the claimant and releases the other addresses, which no status ever had.
+    /// Keeps these addresses of the claimant and releases the other addresses, which were never in a status.
     Keep(Claimant, Vec<IpAddr>),
     /// Removes the claim from the wait queue.
     Withdraw,
-    /// Notes that the claim no longer records these addresses.
+    /// Ends the records of these addresses, which the status of the claim no longer has.
     EndRecords(Machine, BTreeSet<(String, IpAddr)>),
     /// Releases everything that a claim holds.
     Release(Machine),
 }
 
-/// Decides the next request. `now` is the time of a transition of a condition.
+/// Decides the next request. `now` becomes the transition time of each condition whose status changes.
 pub(crate) fn decide(view: &View, now: Timestamp) -> Step {
     match &view.claim {
         None => view.release_former().unwrap_or(Step::Wait),
@@ -142,37 +145,38 @@ impl View {
         self.claim.is_none() && self.former.is_empty()
     }
 
-    /// Whether the claim needs a certain address that is not available for now.
+    /// Whether the claim needs one particular address, and this address is not available now.
     pub(crate) fn waits_for_address(&self) -> bool {
         matches!(&self.problem, Some(Problem::Refused(error)) if error.is_about_address())
     }
 
-    /// Whether the claim has no address, and a pool of this controller must give it one.
+    /// Whether the claim holds no address, and must get one from a pool of this controller.
     pub(crate) fn is_waiting(&self) -> bool {
         let is_served = self.claim.as_ref().is_some_and(|claim| !claim.is_deleted()) && self.pool != Serving::None;
         is_served && self.ledger.held.is_empty()
     }
 
-    /// Whether an instance may still use addresses of a claim that has ended or is ending, or addresses that the status of the claim no
-    /// longer has.
+    /// Whether a guest may still use an address that the claim must lose: the claim has ended or is ending, or its
+    /// status no longer has the address.
     pub(crate) fn waits_for_guest(&self) -> bool {
         self.guests.as_ref().is_some_and(|guests| !guests.is_empty())
     }
 
-    /// Removes a waiting claim from the wait queue, because it must not get an address now. Returns `step` for a claim
-    /// that does not wait.
+    /// Returns the step that removes a waiting claim from the wait queue, because the claim must not get an address
+    /// now. Returns `step` for a claim that does not wait.
     fn hold_back(&self, step: Step) -> Step {
         if self.ledger.waits { Step::Withdraw } else { step }
     }
 
-    /// The names of every virtual machine that may use an address of a claim of this name.
+    /// The names of all virtual machines that may use an address of a claim of this name.
     fn users(&self) -> BTreeSet<String> {
         let of_claim = self.claim.iter().flat_map(IpamClaim::users);
         of_claim.chain(self.former.values().flatten().cloned()).collect()
     }
 
-    /// Returns the step that ends the records of addresses that the status of the claim no longer has, or the step that first reads the
-    /// guests. `None`: the claim has no such records, or a guest may use an address. Its record ends after the guest, or with the claim.
+    /// Returns the step that ends the records of addresses that the status of the claim no longer has, or the step that
+    /// first reads the guests. Returns `None` if the claim has no such records, or if a guest may use an address. In
+    /// the second case, the record ends after the guest, or with the claim.
     fn end_records(&self, claim: &IpamClaim) -> Option<Step> {
         if self.ledger.unrecorded.is_empty() {
             return None;
@@ -184,12 +188,12 @@ impl View {
         (!is_used).then(|| Step::EndRecords(holder, self.ledger.unrecorded.clone()))
     }
 
-    /// Reads the instances of the virtual machines that may use an address.
+    /// Returns the step that reads the instances of all virtual machines that may use an address.
     fn read_guests(&self) -> Step {
         Step::ReadGuests(self.users())
     }
 
-    /// The next request that releases the addresses of an earlier claim. `None`: nothing is left to do for now.
+    /// Returns the next step that releases the addresses of an earlier claim. `None`: there is no such step now.
     fn release_former(&self) -> Option<Step> {
         if self.former.is_empty() {
             return None;
@@ -212,9 +216,10 @@ impl View {
         let mut guests = guests.iter().filter(|guest| users.contains(&guest.name)).peekable();
         let remove = || Step::PatchClaim(finalizers(&claim.metadata, without(&claim.metadata, CLAIM_FINALIZER)));
         if guests.peek().is_some() {
-            // A claim without an owner may belong to any instance of its name.
+            // A claim without an owner may belong to any instance with the name of the virtual machine.
             let is_own = |guest: &Guest| claim.owners().any(|owner| guest.uids.contains(&owner.uid));
-            // A later leader knows only the lease, and so only the virtual machine in the name of the claim.
+            // After the claim has ended, a later leader has only the lease. The lease has the name of the claim, which
+            // names only one virtual machine.
             let has_others = users.iter().any(|user| user != vm_of_name(&self.key.name));
             return match has_others || claim.owners().next().is_none() || guests.any(is_own) {
                 true => self.hold_back(Step::Wait),
@@ -257,7 +262,7 @@ impl View {
             return step;
         }
         let held = self.first_of_each_family();
-        // A crash may have stored the lease of only one family.
+        // After a crash, the lease of only one family may be stored.
         let families: BTreeSet<Family> = held.iter().map(|address| Family::of(address.ip())).collect();
         let needed = self.ledger.pool.as_ref().map(|pool| &pool.families);
         match facts {
@@ -268,7 +273,7 @@ impl View {
         }
     }
 
-    /// The addresses that the claim gets: the earliest of each family.
+    /// The addresses that the claim gets: of each family, the address with the earliest lease.
     fn first_of_each_family(&self) -> Vec<IpNetwork> {
         let mut first = BTreeMap::new();
         for held in &self.ledger.held {
@@ -277,7 +282,7 @@ impl View {
         first.into_values().collect()
     }
 
-    /// Compares the addresses of the status with the leases of the claim.
+    /// Decides the next step from the addresses of the status and the leases of the claim.
     fn compare(
         &self,
         claim: &IpamClaim,
@@ -347,7 +352,7 @@ impl View {
         })
     }
 
-    /// Reports in the status why a claim gets no address, when waiting does not help.
+    /// Returns the step that reports in the status why a claim gets no address. Used if waiting does not help.
     fn refuse(&self, claim: &IpamClaim, failure: Failure, message: String, now: Timestamp) -> Step {
         self.hold_back(self.report(claim, IpsAllocated::Failed(failure, message), now))
     }
@@ -358,7 +363,7 @@ impl View {
     }
 }
 
-/// The addresses that the annotation of a claim requests, with a comma between them.
+/// Reads the requested addresses from the annotation of a claim, where commas separate them.
 fn requested(claim: &IpamClaim) -> Result<Vec<IpAddr>, String> {
     let annotation = claim.metadata.annotations.as_ref().and_then(|all| all.get(REQUEST_ANNOTATION));
     let mut addresses: Vec<IpAddr> = Vec::new();
@@ -373,7 +378,7 @@ fn requested(claim: &IpamClaim) -> Result<Vec<IpAddr>, String> {
     Ok(addresses)
 }
 
-/// The record in the status of a claim: the claim has the addresses on the interface of the pool.
+/// Returns the record of a claim's status: the claim has these addresses on the interface of the pool.
 pub(crate) fn record(claim: &IpamClaim, addresses: Vec<IpNetwork>, pool: &PoolId, interface: InterfaceName) -> Record {
     let key = claim.key();
     Record {
@@ -394,8 +399,8 @@ fn title(pool: &PoolId) -> String {
 // === impl Recorded ===
 
 impl Recorded {
-    /// Reads the state of the claim `uid` of a name, and of its pool. `addresses` are those in the status of the claim. `None`: they
-    /// cannot be read.
+    /// Reads from the registry the state of the claim `uid` of a name, and of its pool. `addresses` are the addresses
+    /// in the status of the claim. `None`: the addresses in the status cannot be read.
     pub(crate) fn read(
         allocator: &Allocator,
         key: &Key,

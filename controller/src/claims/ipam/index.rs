@@ -1,4 +1,5 @@
-//! State of IPAMClaims and of the networks and pools on which they depend. Pure, as the index of IPAddressClaims.
+//! Index of IPAMClaims and of the networks and pools on which they depend. Pure logic, as in the index of
+//! IPAddressClaims.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,16 +12,16 @@ use crate::kinds::cluster_api::{CLAIM_FINALIZER, has_finalizer};
 use crate::kinds::ipam_claim::{IpamClaim, network_name, vm_of_name};
 use crate::pools::facts::Facts;
 
-/// All known claims.
+/// All known IPAMClaims, networks and pools.
 #[derive(Debug, Default)]
 pub(crate) struct Index {
     claims: Newest<Key, IpamClaim>,
     /// Claims whose addresses the registry has adopted.
     adopted: BTreeSet<Key>,
-    /// Claims of each name that may be gone and may hold addresses: the names of their virtual machines, by the UID of the
-    /// claim.
+    /// Claims of each name that may be gone and may hold addresses: for the UID of each claim, the names of its virtual
+    /// machines.
     former: BTreeMap<Key, BTreeMap<String, BTreeSet<String>>>,
-    /// Names of networks, by network attachment definition.
+    /// The name of each network, by its network attachment definition.
     networks: BTreeMap<Key, String>,
     /// Facts about the pools, by the name of the pool.
     pools: Facts,
@@ -48,7 +49,8 @@ impl Index {
         )
     }
 
-    /// Notes how far the watch of a kind has come. Returns the objects that the watch has passed without a report: they are gone.
+    /// Notes how far the watch of a kind has come. Returns the objects that are gone, because the watch has passed
+    /// their versions without a report.
     fn follow(&mut self, kind: Kind, progress: &Progress<Key>) -> Vec<Key> {
         match kind {
             Kind::Claim => self.claims.follow(progress),
@@ -65,7 +67,7 @@ impl Index {
         }
     }
 
-    /// Stores the claim of a response, which the watch may report later.
+    /// Stores a claim from a response. The watch may report the same claim later.
     pub(crate) fn store(&mut self, claim: Object) {
         let key = Key::of(&claim.metadata);
         let is_unknown = self.version(&key).is_none();
@@ -91,7 +93,7 @@ impl Index {
         [key.clone()].into()
     }
 
-    /// Stores the answer to a consistent read of a claim, as [`crate::claims::index::Index::take`].
+    /// Stores the answer to a consistent read of a claim, like [`crate::claims::index::Index::take`].
     pub(crate) fn take(&mut self, key: &Key, known: Option<u64>, object: Option<Object>) -> bool {
         match (object, known) {
             (Some(_), Some(_)) if self.version(key).is_none() => return false,
@@ -108,7 +110,8 @@ impl Index {
         self.claims.version(key)
     }
 
-    /// Records that the claim of a name no longer exists after `version`. The watch reports the deletion later.
+    /// Records that the claim of a name no longer exists, where `version` is its last known version. The watch reports
+    /// the deletion later.
     pub(crate) fn end(&mut self, key: &Key, version: u64) {
         let former =
             self.claims.get(key).filter(|_| self.concerns(key)).map(|claim| (claim.uid().to_owned(), claim.users()));
@@ -129,7 +132,7 @@ impl Index {
     }
 
     /// Records that the claim `uid` of a name holds an address in the ledger. If the claim does not exist, the address
-    /// must be released.
+    /// becomes one that must be released.
     pub(crate) fn note_holder(&mut self, key: &Key, uid: &str) {
         if self.claims.get(key).is_none_or(|claim| claim.uid() != uid) {
             let former = self.former.entry(key.clone()).or_default();
@@ -166,7 +169,7 @@ impl Index {
         all.into_iter().cloned().collect()
     }
 
-    /// The state of a name, without the parts from the registry and from consistent reads.
+    /// The state of a name, without the parts that come from the registry and from consistent reads.
     pub(crate) fn view(&self, key: &Key) -> View {
         let claim = self.claims.get(key);
         let uid = claim.map(IpamClaim::uid);
@@ -185,13 +188,13 @@ impl Index {
         }
     }
 
-    /// The claims whose addresses may be missing from the registry, each with its pool among `pools`. `None`: among the known
-    /// pools.
+    /// The claims whose addresses may be missing from the registry, each with its pool among `pools`. If `pools` is
+    /// `None`, the pools in the index are used.
     pub(crate) fn unrecorded(&self, pools: Option<&Facts>) -> Vec<(IpamClaim, PoolId)> {
         let pools = pools.unwrap_or(&self.pools);
         let unrecorded = self.unrecorded.iter().filter_map(|key| {
             let claim = self.claims.get(key)?;
-            // All pools of a network record their addresses under this network, so any of them can be used.
+            // The leases of all pools of a network name this network, so any of the pools can be used.
             Some((claim.clone(), self.pool_among(pools, claim)?))
         });
         unrecorded.collect()
@@ -263,7 +266,8 @@ impl Index {
         }
     }
 
-    /// The pools that serve a claim: the pools of its namespace, else the pools of the cluster.
+    /// The pools that serve a claim: pools of the namespace of the claim or, if there are none, pools without a
+    /// namespace.
     fn pools_of(&self, claim: &IpamClaim) -> Vec<PoolId> {
         let mut pools = self.pools_among(&self.pools, claim);
         let namespace = claim.metadata.namespace.as_deref().unwrap_or_default();
@@ -282,7 +286,7 @@ impl Index {
         if of_namespace.is_empty() { of_cluster } else { of_namespace }
     }
 
-    /// Whether a pool serves, or has served, the claim of a name. The claims of other programs need no pass.
+    /// Whether a pool serves, or has served, the claim of a name. Claims of other programs need no pass.
     pub(crate) fn concerns(&self, key: &Key) -> bool {
         let is_ours =
             |claim: &IpamClaim| has_finalizer(&claim.metadata, CLAIM_FINALIZER) || !self.pools_of(claim).is_empty();
@@ -332,7 +336,7 @@ mod tests {
         json!({"metadata": metadata, "spec": {"config": config}})
     }
 
-    /// An index with claim `n/honest.net1` of pool `n/p`, and a pool in namespace `evil`.
+    /// An index with the claim `n/honest.net1` on the pool `n/p`, and with a pool in the namespace `evil`.
     fn index() -> Index {
         let mut index = Index::default();
         let facts = |namespace: &str| {
@@ -346,7 +350,7 @@ mod tests {
         index
     }
 
-    /// The claim `n/honest.net1` as the index knows it, and the next request for it.
+    /// What the index has about the claim `n/honest.net1`, and the next request for the claim.
     fn state(index: &Index) -> impl PartialEq + use<> {
         let honest = key("n", "honest.net1");
         let unrecorded: Vec<(IpamClaim, PoolId)> =
@@ -356,7 +360,7 @@ mod tests {
         (view.claim, view.former, view.pool, unrecorded, index.concerns(&honest), step)
     }
 
-    /// Asserts that a request for a claim concerns only this claim.
+    /// Asserts that the next request for a claim concerns only this claim.
     fn check(view: &View) {
         match decide(view, Timestamp::UNIX_EPOCH) {
             Step::Claim(claim) => assert_eq!(Key::of_machine(&claim.machine), view.key),

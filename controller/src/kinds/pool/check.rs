@@ -1,4 +1,5 @@
-//! The check of a pool's specification: what `glowplugctl` checks in a file, selectors, and the names of leases.
+//! Checks the specification of a pool: everything that `glowplugctl` checks in a file, the selectors, and the names of
+//! leases.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -21,10 +22,11 @@ pub(crate) const OWN_LABELS: &str = "ipam.glowplug.dev/";
 // === impl PoolSpec ===
 
 impl PoolSpec {
-    /// Checks a specification as `glowplugctl` checks the object in a file, and returns the pool, with every diagnostic.
+    /// Checks a specification as `glowplugctl` checks the object in a file. Returns the pool, and every diagnostic.
     ///
-    /// `namespace` is `None` for a [`GlobalStaticIPPool`](super::GlobalStaticIPPool). The name of the pool is `namespace/name`, or
-    /// `name` alone, so that pools of different kinds never have the same name. Paths are those of the specification: `addresses[0]`.
+    /// `namespace` is `None` for a [`GlobalStaticIPPool`](super::GlobalStaticIPPool). The name of the pool is
+    /// `namespace/name`, or `name` alone, so that pools of different kinds never have the same name. Paths in
+    /// diagnostics start in the specification. Example: `addresses[0]`.
     ///
     /// `None` when there is an error.
     #[must_use]
@@ -32,7 +34,7 @@ impl PoolSpec {
         let kind = if namespace.is_some() { "StaticIPPool" } else { "GlobalStaticIPPool" };
         let spec = serde_json::to_value(self).unwrap_or_default();
         let mut object = json!({"kind": kind, "metadata": {"name": name, "namespace": namespace}, "spec": spec});
-        // The schema allows a pool without this list, which is an empty list.
+        // The schema allows a pool without `addresses`, which means an empty list.
         if let Some(members) = object["spec"].as_object_mut() {
             members.entry("addresses").or_insert_with(|| json!([]));
         }
@@ -54,7 +56,7 @@ impl PoolSpec {
             let expected = "labels that the controller does not write";
             diagnostics.push(Diagnostic::error("namespaceSelector", "label of the controller", label, expected));
         }
-        // Without the path of the file, the further diagnostics have paths in the specification, too.
+        // With an empty path of the file, the paths of the further diagnostics start in the specification, too.
         let spec = specs.into_iter().next().map(|spec| FilePool { path: String::new(), ..spec });
         let pool = spec.and_then(|spec| {
             let template = template_facts(&spec, &mut diagnostics);
@@ -67,7 +69,7 @@ impl PoolSpec {
     }
 }
 
-/// The first label in a selector that begins with [`OWN_LABELS`].
+/// Returns the first label in a selector that begins with [`OWN_LABELS`].
 fn own_label(selector: Option<&LabelSelector>) -> Option<&str> {
     let selector = selector?;
     let labels = selector.match_labels.iter().flat_map(BTreeMap::keys);
@@ -127,14 +129,14 @@ mod tests {
         (pool.is_some(), diagnostics.kept().iter().map(ToString::to_string).collect())
     }
 
-    /// Result of the controller for an object. `None` when the schema of its kind rejects the object.
+    /// Returns the result of the controller for an object. `None`: the schema of its kind rejects the object.
     fn of_object(spec: &Value) -> Option<Verdict> {
         let spec: PoolSpec = serde_json::from_value(spec.clone()).ok()?;
         let (pool, diagnostics) = spec.check(Some("clusters"), "workers");
         Some(verdict(pool.as_ref(), &diagnostics))
     }
 
-    /// Result of `glowplugctl` for a pool file with the same members.
+    /// Returns the result of `glowplugctl` for a pool file with the same members.
     fn of_file(spec: &Value) -> Verdict {
         let mut file = spec.clone();
         file["name"] = "workers".into();
@@ -232,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_whose_addresses_come_from_elsewhere_has_no_addresses_of_its_own() {
+    fn a_pool_whose_addresses_another_program_chooses_has_no_addresses_of_its_own() {
         let check = |members: Value| {
             let mut spec = json!({"network": "infra/vlan10", "machineSelector": {}});
             json_patch::merge(&mut spec, &members);
@@ -354,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reuse_delay_of_the_specification_is_that_of_the_pool() {
+    fn a_pool_has_the_reuse_delay_of_its_specification() {
         let delay = |seconds| {
             let spec = PoolSpec {
                 network: "default".into(),
@@ -394,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_that_the_name_of_a_lease_cannot_hold_is_an_error() {
+    fn a_network_that_the_name_of_a_lease_cannot_contain_is_an_error() {
         let check = |network: &str, addresses: &str| {
             let spec = PoolSpec { network: network.into(), addresses: vec![addresses.into()], ..PoolSpec::default() };
             let (pool, diagnostics) = spec.check(Some("clusters"), "workers");

@@ -113,7 +113,7 @@ pub struct Holder {
     pub unknown: BTreeMap<String, Value>,
 }
 
-/// The schema of the kind of a holder.
+/// Returns the schema of the kind of a holder.
 pub(super) fn holder_kinds(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "string",
@@ -129,7 +129,7 @@ static LEASE: LazyLock<JSONSchemaProps> = LazyLock::new(|| specification(StaticI
 // === impl LeaseSpec ===
 
 impl LeaseSpec {
-    /// The same as [`PoolSpec::beyond_schema`](super::PoolSpec::beyond_schema), of a lease.
+    /// Does the same as [`PoolSpec::beyond_schema`](super::PoolSpec::beyond_schema) for a lease.
     #[must_use]
     pub fn beyond_schema(&self) -> Diagnostics {
         beyond(&LEASE, self)

@@ -31,7 +31,7 @@ pub const POOL_FINALIZER: &str = "ipam.glowplug.dev/protect-pool";
 const MAX_ENTRIES: usize = 65_536;
 /// Largest number of gateways, name servers, search domains, routes or subnets of a pool.
 const MAX_SERVERS: usize = 64;
-/// Most NodePools of a pool.
+/// Largest number of NodePools of a pool.
 const MAX_NODE_POOLS: usize = 1024;
 
 /// The addresses of a pool, and the machines and claims that may get them.
@@ -388,8 +388,9 @@ impl PoolSpec {
         read(&POOL, specification)
     }
 
-    /// Reports what the schema of this version does not allow in the specification, which an API server has stored under an
-    /// earlier schema. The pool works, but may have to be corrected before it can be changed or restored.
+    /// Reports the values in the specification that the schema of this version does not allow. An API server stored
+    /// them under an earlier schema. The pool works, but must possibly be corrected before it can be changed or
+    /// restored.
     #[must_use]
     pub fn beyond_schema(&self) -> Diagnostics {
         beyond(&POOL, self)

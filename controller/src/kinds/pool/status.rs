@@ -15,7 +15,7 @@ use crate::kinds::schema::{MAX_ENTRY, MAX_LABEL, MAX_NAME, MAX_PATH, conditions,
 pub(crate) const MOST_WAITING: usize = 10;
 /// Largest number of guests in [`ReportsBeyond::first`].
 pub(crate) const MOST_NAMED: usize = 3;
-/// Digits of the largest count.
+/// Largest number of digits of a count.
 const MAX_DIGITS: usize = 39;
 
 /// What the controller last observed of a pool.
@@ -156,7 +156,8 @@ pub struct AddressCount {
 
 /// Exact number of addresses of one family, as a decimal string: a pool may have 2^64 of them. `total` is the sum of `free`, `allocated`,
 /// `reserved` and `reuseDelay`.
-// The members have the words of `glowplug::host::counts`. A status of an earlier version does not have all of them.
+// The members are named with the words of `glowplug::host::counts`. A status that an earlier version wrote lacks some
+// of these members.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FamilyCount {

@@ -1,4 +1,4 @@
-//! The lease in an object of the API server.
+//! Reads the lease in an object of the API server.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -15,7 +15,7 @@ use crate::kinds::mac_pool::parse_mac_lease_name;
 use crate::kinds::network_data::name_of_0_2_0;
 use crate::kinds::pool::{Holder, LeaseSpec};
 
-/// The version of an object as a number. API servers increase the number with each write.
+/// Returns the version of an object as a number. API servers increase the number with each write.
 pub(super) fn version_of(object: &Object) -> u64 {
     object.resource_version().and_then(|version| version.parse().ok()).unwrap_or_default()
 }
@@ -29,19 +29,21 @@ pub(super) fn spec_of(object: &Object) -> Result<LeaseSpec, serde_json::Error> {
     serde_json::from_value(object.data.get("spec").cloned().unwrap_or_default())
 }
 
-/// The holder of a lease, as the allocator knows it.
+/// Returns the holder of a lease in the form that the allocator uses.
 pub(crate) fn holder_of(holder: &Holder) -> Machine {
     let Holder { kind, namespace, name, uid, vm_namespace, .. } = holder;
     let machine = Machine::new(namespace, name, uid).of_kind(*kind);
     Machine { vm_namespace: vm_namespace.clone(), ..machine }
 }
 
-/// The Secret from which the guest of a machine reads the address of a lease of version 0.2.0.
+/// Returns the Secret from which the guest of a machine reads its address, for a lease of version 0.2.0. Empty for a
+/// claim.
 fn secret_of_0_2_0(holder: &Holder) -> BTreeSet<String> {
     if holder.kind.is_claim() { BTreeSet::new() } else { [name_of_0_2_0(&holder.name)].into() }
 }
 
-/// The lease in an object. The name of the object contains the address and the network. An error is one short line.
+/// Reads the lease in an object. The name of the object contains `address` and `network`. `Err`: the reason, as one
+/// short line.
 pub(crate) fn read(object: &Object, address: IpAddr, network: &str) -> Result<(LeaseSpec, Lease), String> {
     check(object, address, network).map_err(|error| one_line(&error))
 }
@@ -59,7 +61,7 @@ fn check(object: &Object, address: IpAddr, network: &str) -> Result<(LeaseSpec, 
         return Err(format!("spec.prefix: invalid prefix length {}, expected at most {longest}", spec.prefix));
     }
     let holder = &spec.holder;
-    // The names become parts of requests about the holder.
+    // The names become parts of requests about the holder, so they must be valid.
     let names = [&holder.namespace, &holder.name].into_iter().chain(&holder.vm_namespace);
     if let Some(name) = names.into_iter().find(|name| !is_object_name(name)) {
         return Err(format!("spec.holder: invalid name {name:?}"));
@@ -81,8 +83,8 @@ fn check(object: &Object, address: IpAddr, network: &str) -> Result<(LeaseSpec, 
     Ok((spec, lease))
 }
 
-/// A lease with an unknown holder, so that the address is not allocated. `None` never happens: the interface has a
-/// valid name.
+/// Returns a lease with an unknown holder, so that the address of an unreadable lease is not allocated. `None` never
+/// happens, because the interface has a valid name.
 pub(crate) fn unreadable(object: &Object, address: IpAddr) -> Option<Lease> {
     let machine = Machine::new("", format!("StaticIPLease {}", object.name_any()), object.uid().unwrap_or_default());
     let interface = Pool::DEFAULT_INTERFACE.parse().ok()?;

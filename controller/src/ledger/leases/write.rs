@@ -1,4 +1,5 @@
-//! One write of a lease, and what its answer means. If the answer leaves open what is stored, the object is read and decides.
+//! Writes one lease, and classifies the answer of the API server. If the answer leaves open what is stored, the object
+//! is read.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -21,7 +22,7 @@ pub(super) struct Write {
     pub(super) version: Option<u64>,
     /// UID of the object to replace or delete: after a restore of etcd, another object may have the same version.
     pub(super) uid: Option<String>,
-    /// `None`: delete the object.
+    /// The new specification of the lease. `None`: delete the object.
     pub(super) spec: Option<LeaseSpec>,
 }
 
@@ -32,7 +33,7 @@ pub(super) enum Outcome {
     Done(Option<Object>),
     /// Another version of the object is stored, or, with `None`, the object does not exist.
     Refused(Option<Object>),
-    /// The API server refuses the write, and would refuse it again. The text is its reason.
+    /// The API server refuses the write, and would refuse it again. The text is the reason that the API server gives.
     Denied(String),
     /// The request failed. `is_doubtful`: the API server may have stored the object.
     Failed { error: Error, is_doubtful: bool },
@@ -86,7 +87,8 @@ impl Write {
                 return Outcome::failed(error, is_doubtful);
             }
         };
-        // The stored object decides. Another leader may have been faster, also when the API server refuses a new lease.
+        // The stored object decides the outcome. Even if the API server refuses a new lease, another leader may have
+        // stored the lease before.
         match (api.get_opt(&self.name).await, reason) {
             (Ok(Some(object)), _) if self.is_done_by(&object) => Outcome::Done(Some(object)),
             (Ok(None), Some(reason)) => Outcome::Denied(reason),
@@ -104,8 +106,8 @@ impl Write {
         object
     }
 
-    /// Whether the stored object already has the content of this write: a response was lost, or another leader was
-    /// faster.
+    /// Whether the stored object already has the content of this write, because a response was lost or another leader
+    /// was faster.
     fn is_done_by(&self, object: &Object) -> bool {
         let (Ok(is), Some(wanted)) = (spec_of(object), &self.spec) else { return false };
         let is_of_pool = (&is.pool, is.prefix) == (&wanted.pool, wanted.prefix);
@@ -115,8 +117,8 @@ impl Write {
     }
 }
 
-/// Whether the program has no right to a request. This concerns every lease, in contrast to the refusal of a policy: an API
-/// server begins the reason with the user who needs the right, and the reason of a policy with the policy.
+/// Whether the program lacks the right to a request. A missing right affects every lease, but a policy may refuse only
+/// some. The reason for a missing right begins with the user, the reason of a policy begins with the policy.
 fn is_missing_right(error: &kube::Error) -> bool {
     let kube::Error::Api(status) = error else { return false };
     let reason = status.message.split_once(" is forbidden: ").map(|(_, reason)| reason);

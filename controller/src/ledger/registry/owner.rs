@@ -1,5 +1,5 @@
-//! The thread that owns the registry: it runs the commands of the handles, one after the other, and repeats each one until it
-//! succeeds.
+//! The thread that owns the registry: it runs the commands of the handles one after the other, and repeats each command
+//! until the command succeeds.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::error::Error;
@@ -24,25 +24,25 @@ use crate::ledger::types::{Answer, MacLeases, Progress, RefusedClaimants, Stoppe
 use crate::metrics::Metrics;
 use crate::repeated::Repeated;
 
-/// A group of claims that are processed together gets no further claims when it has this number.
+/// A group of claims that are processed together gets no further claims once it has this number of claims.
 const GROUP: usize = 64;
 /// Time between two checks for ended reuse delays, and for leases that another client changed.
 const PERIOD: Duration = Duration::from_secs(1);
-/// Time between two searches for released leases that are not needed any more. After failures the time doubles each time.
+/// Time between two searches for released leases that are not needed any more. Each failure doubles the time.
 const FORGETTING: Duration = Duration::from_secs(10);
 /// Longest time between two searches after a failure.
 const LONGEST_FORGETTING: Duration = Duration::from_secs(600);
-/// Number of writes in a row that may lose against another leader. More are a failure.
+/// Largest number of writes in a row that may lose against another leader. A further lost write counts as a failure.
 const DEFEATS: usize = 1000;
-/// Pause after a write that lost against another leader. After failures the pause doubles each time.
+/// Pause after a write that lost against another leader. Each failure doubles the pause.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 /// Longest pause after a failure.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// Opens a registry.
+/// Function that opens a registry.
 pub(super) type Open = fn(ApiLedger) -> Result<Registry<ApiLedger>, LedgerError>;
 
-/// A job for the registry. It is repeated until it succeeds.
+/// A job for the registry. The owner repeats the job until it succeeds.
 pub(super) type Job = Box<dyn FnMut(&mut Owner) -> Result<(), LedgerError> + Send>;
 
 /// Commands for the owner.
@@ -58,7 +58,8 @@ pub(super) struct Claims {
     pub(super) answers: oneshot::Sender<Vec<Answer>>,
 }
 
-/// Which pools are sticky: such a pool keeps released leases, so that a later claim of the same name can get the same address.
+/// The sticky pools. A sticky pool keeps released leases, so that a later claim of the same name can get the same
+/// address.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sticky {
     /// Whether each pool that this program manages is sticky, by name.
@@ -70,13 +71,13 @@ pub struct Sticky {
 /// The thread that owns the registry.
 pub(super) struct Owner {
     pub(super) registry: Registry<ApiLedger>,
-    /// Objects that are gone, and that hold addresses because the API server has refused their release. An object that claims,
-    /// holds or records an address again is not gone.
+    /// Objects that are gone, and that hold addresses because the API server has refused their release. An object that
+    /// claims, holds or records an address again is not gone, so it is removed from this set.
     pub(super) unreleased: BTreeSet<Machine>,
     /// The pools whose last change was rejected. They stay suspended until a change is accepted. Otherwise, each further attempt would end
     /// and begin their suspension, and their addresses would count as a growth each time.
     pub(super) rejected: BTreeSet<String>,
-    /// `None`: the pools are not known yet, so no released lease is deleted.
+    /// The sticky pools. `None`: the pools are not known yet, so no released lease is deleted.
     pub(super) sticky: Option<Sticky>,
     pub(super) learned: Learned,
     pub(super) metrics: Arc<Metrics>,
@@ -95,7 +96,7 @@ pub(super) struct Link {
     pub(super) refused: RefusedClaimants,
     pub(super) unreadable: UnreadableLeases,
     pub(super) freed: broadcast::Sender<IpAddr>,
-    /// The lines of the log about failures.
+    /// Limits the log lines about repeated failures.
     pub(super) lines: Repeated,
 }
 
@@ -109,7 +110,7 @@ pub(super) struct Announcer {
 // === impl Sticky ===
 
 impl Sticky {
-    /// Whether a pool is sticky. `None`: another program may manage the pool.
+    /// Returns whether a pool is sticky. `None`: another program may manage the pool.
     fn of(&self, pool: &str) -> Option<bool> {
         self.pools.get(pool).copied().or((!self.has_others).then_some(false))
     }
@@ -118,7 +119,7 @@ impl Sticky {
 // === impl Owner ===
 
 impl Owner {
-    /// Lists the leases. `None` when every handle is dropped first.
+    /// Opens the registry, which lists the leases. `None`: every handle was dropped before.
     pub(super) fn open(
         client: &Client,
         runtime: &Handle,
@@ -153,7 +154,7 @@ impl Owner {
                 self.link.progress.end();
                 pause = match forgotten {
                     Some(0) => FORGETTING,
-                    // There may be more.
+                    // There may be more leases to delete.
                     Some(_) => PERIOD,
                     None => LONGEST_FORGETTING.min(FORGETTING.max(pause * 2)),
                 };
@@ -195,15 +196,16 @@ impl Owner {
         for (count, caller) in callers {
             let answers: Vec<Answer> = answers.by_ref().take(count).collect();
             answers.iter().for_each(|answer| self.metrics.count_claim(answer.as_ref().err()));
-            // The caller may have stopped waiting.
+            // The send fails if the caller no longer waits.
             let _ = caller.send(answers);
         }
         self.link.note_change();
         Some(())
     }
 
-    /// Allocates addresses to waiting machines after the end of a reuse delay, or after a release by another leader. Announces
-    /// the holders in leases of another leader: such a lease may arrive after its holder is gone.
+    /// Allocates addresses to waiting machines after the end of a reuse delay, or after a release by another leader.
+    /// Also announces the holders in leases of another leader, because such a lease may arrive after its holder is
+    /// gone.
     fn serve(&mut self) -> Option<()> {
         let served = self.repeat(|owner| owner.registry.serve(Timestamp::now()))?;
         self.announce(served);
@@ -216,8 +218,8 @@ impl Owner {
         Some(())
     }
 
-    /// Deletes released leases that are not needed any more, and returns their number. `None`: it failed, which stops nothing else.
-    /// A later search finds the leases again.
+    /// Deletes released leases that are not needed any more, and returns their number. `None`: the deletion failed.
+    /// This stops no other work, and a later search finds the leases again.
     fn forget(&mut self) -> Option<usize> {
         let Some(sticky) = &self.sticky else { return Some(0) };
         match self.registry.forget(|pool| sticky.of(pool), Timestamp::now()) {
@@ -233,8 +235,8 @@ impl Owner {
         }
     }
 
-    /// Tries again to release the addresses whose release the API server has refused. No request is sent before the pause after the refusal
-    /// ends.
+    /// Tries again to release the addresses whose release the API server has refused. Sends no request before the pause
+    /// after the refusal has ended.
     fn release_again(&mut self) -> Result<Vec<Allocation>, LedgerError> {
         let served = self.registry.release_all(&self.unreleased, Timestamp::now())?.served;
         let state = self.registry.state()?;
@@ -263,7 +265,8 @@ impl Owner {
         let mut refused = Vec::new();
         loop {
             self.registry.suspend(&suspended | &self.rejected);
-            // Every pool of the registry is passed, so that no new pool is taken for a renamed pool.
+            // Every pool of the registry is passed, so that the registry does not mistake a new pool for a renamed
+            // pool.
             match self.registry.resize(pools.clone(), &[], Timestamp::now()) {
                 Ok(resized) => {
                     self.announce(resized.served);
@@ -298,7 +301,7 @@ impl Owner {
             HolderKind::IpAddressClaim => claims,
             HolderKind::IpamClaim => ipam_claims,
             HolderKind::KubevirtMachine | HolderKind::VirtualMachine => machines,
-            // They never wait for an address.
+            // Services and Clusters never wait for an address.
             HolderKind::Service | HolderKind::Cluster => return,
         };
         // An error means that there is no receiver, which is allowed.
@@ -310,7 +313,7 @@ impl Owner {
     }
 }
 
-/// Repeats `work` until it succeeds. `None` when every handle is dropped first.
+/// Repeats `work` until it succeeds. `None`: every handle was dropped before.
 fn repeat<S, T>(
     subject: &mut S,
     link: fn(&mut S) -> &mut Link,
@@ -325,7 +328,7 @@ fn repeat<S, T>(
                 link(subject).works.send_if_modified(|works| !std::mem::replace(works, true));
                 return Some(value);
             }
-            // The ledger now has the holder of the address, so the next attempt makes another decision.
+            // The ledger has now read the current holder of the address, so the next attempt makes another decision.
             Err(error @ LedgerError::Held { .. }) if defeats < DEFEATS => {
                 tracing::debug!(%error, "another leader was faster");
                 (pause, defeats) = (FIRST_PAUSE, defeats + 1);
@@ -350,7 +353,7 @@ fn repeat<S, T>(
 // === impl Link ===
 
 impl Link {
-    /// The next command, or `None` at `until`.
+    /// Returns the next command. `None`: no command has arrived before `until`.
     fn next(&mut self, until: Instant) -> Result<Option<Command>, Stopped> {
         if let Some(command) = self.queued.pop_front() {
             self.progress.dequeue();
@@ -366,7 +369,7 @@ impl Link {
         }
     }
 
-    /// The next command, if it has arrived and is a command for claims.
+    /// Returns the next command if it has arrived and is a command for claims.
     fn next_claims(&mut self) -> Option<Claims> {
         self.take_arrived();
         match self.queued.pop_front()? {
@@ -381,7 +384,7 @@ impl Link {
         }
     }
 
-    /// Queues the commands that have arrived. `false` when every handle is dropped.
+    /// Queues the commands that have arrived. `false`: every handle is dropped.
     fn take_arrived(&mut self) -> bool {
         loop {
             match self.commands.try_recv() {

@@ -87,7 +87,7 @@ fn vm(changes: &Value) -> VirtualMachine {
     VirtualMachine::read(merged(object, changes))
 }
 
-/// The metadata of a template with network data of VirtualMachine `n/w`.
+/// Returns the metadata of a template with the marks of VirtualMachine `n/w`.
 fn marks(label: &str) -> Value {
     json!({
         "labels": {"ipam.glowplug.dev/network-data": label},
@@ -95,13 +95,13 @@ fn marks(label: &str) -> Value {
     })
 }
 
-/// Changes that remove the marks of [`marks`].
+/// Returns the changes of a VirtualMachine that remove the marks of [`marks`].
 fn without_marks() -> Value {
     let template = json!({"metadata": {"labels": null, "annotations": null}});
     json!({"spec": {"template": template}})
 }
 
-/// Changes with which a VirtualMachine refers to a Secret. `None`: it has no network data.
+/// Returns the changes after which a VirtualMachine refers to a Secret. `None`: the VirtualMachine has no network data.
 fn referring(secret: Option<&str>) -> Value {
     let source = secret.map_or(json!({}), |name| json!({"networkDataSecretRef": {"name": name}}));
     let volumes = json!([{"name": "cloudinitvolume", "cloudInitConfigDrive": source}]);
@@ -128,7 +128,7 @@ fn instance(changes: &Value) -> Instance {
     Instance::read(merged(object, changes))
 }
 
-/// Creates an instance that refers to a Secret, and merges `changes` into it. `None`: it has no network data.
+/// Creates an instance that refers to a Secret, and merges `changes` into it. `None`: the instance has no network data.
 fn reading(secret: Option<&str>, changes: &Value) -> Instance {
     let mut volumes = json!([{"name": "c", "cloudInitConfigDrive": {}}]);
     if let Some(name) = secret {
@@ -139,7 +139,7 @@ fn reading(secret: Option<&str>, changes: &Value) -> Instance {
     instance(&changes)
 }
 
-/// The changes that make the guest of [`instance`] a running one.
+/// Returns the changes that turn the instance of [`instance`] into an instance with a running guest.
 fn running() -> Value {
     json!({"status": {"phase": "Running"}})
 }
@@ -172,7 +172,7 @@ fn held(uid: &str, address: &str) -> Held {
     Held { claimant, network, pool, address: address.parse().unwrap(), prefix: 16, secrets, has_left: false }
 }
 
-/// An address that a holder keeps, although its pools exclude the address.
+/// Returns an address that a holder keeps, although its pools exclude the address.
 fn excluded(uid: &str, address: &str) -> BTreeMap<Machine, BTreeSet<(String, IpAddr)>> {
     [(holder(uid), [("infra/vlan10".to_owned(), address.parse().unwrap())].into())].into()
 }
@@ -182,7 +182,7 @@ fn allocation(uid: &str) -> Allocation {
     Allocation { claimant, addresses: vec!["10.0.0.8/16".parse().unwrap()] }
 }
 
-/// Holders that a pass has checked, and that are not gone.
+/// Returns the results of checks: these holders are not gone.
 fn checked(holders: &[Machine]) -> BTreeMap<Machine, Check> {
     holders.iter().map(|holder| (holder.clone(), Check::Kept)).collect()
 }
@@ -245,12 +245,12 @@ fn document(view: &View) -> String {
     view.document(vm, selected, &[allocation("m-1")], &BTreeMap::new()).unwrap().text().to_owned()
 }
 
-/// The Secrets of a machine that a pass has read.
+/// Returns Secrets of a machine by name, as a pass stores them after it has read them.
 fn secrets<const N: usize>(all: [OwnSecret; N]) -> BTreeMap<String, NetworkSecret> {
     all.map(|own| (own.name().to_owned(), NetworkSecret::Ours(Box::new(own)))).into()
 }
 
-/// What a pass reads after it has stored a Secret.
+/// Returns what a pass reads after it has stored a Secret.
 fn stored(secret: Secret) -> NetworkSecret {
     let metadata =
         ObjectMeta { uid: Some("s-1".to_owned()), resource_version: Some("7".to_owned()), ..secret.metadata.clone() };
@@ -276,7 +276,7 @@ fn settled() -> View {
     view
 }
 
-/// What a Secret with 10.0.0.8 records.
+/// Returns the record in a Secret with 10.0.0.8.
 fn record(secret: &str) -> Record {
     Record {
         claimant: held("m-1", "10.0.0.8").claimant,
@@ -289,7 +289,7 @@ fn record(secret: &str) -> Record {
     }
 }
 
-/// The reservation of an address in network data of another author.
+/// Returns the reservation of an address in network data of another author.
 fn reservation(claimant: Claimant, address: IpAddr, source: &str) -> Reservation {
     let (network, kind) = (Some("infra/vlan10".to_owned()), may_record::Source::NetworkData);
     Reservation { address, network, claimant, source: source.to_owned(), kind }
@@ -336,7 +336,7 @@ fn the_secret_and_the_kubevirt_machine_are_read_before_an_address_is_claimed() {
 }
 
 #[test]
-fn a_virtual_machine_of_no_pool_gets_nothing() {
+fn a_virtual_machine_that_no_pool_selects_gets_nothing() {
     let mut other = without_marks();
     other["spec"]["template"]["spec"]["volumes"] = json!([]);
     assert_eq!(decide(&View { selected: Ok(Vec::new()), vm: Some(vm(&other)), ..view() }), Step::Wait);
@@ -347,7 +347,7 @@ fn a_virtual_machine_of_no_pool_gets_nothing() {
 }
 
 #[test]
-fn the_secret_of_a_virtual_machine_of_no_pool_is_adopted_when_its_leases_are_lost() {
+fn after_a_loss_of_leases_the_secret_of_a_machine_that_no_pool_selects_is_adopted() {
     let view = View { selected: Ok(Vec::new()), ..view() };
     assert_eq!(decide(&View { secrets: BTreeMap::new(), ..view.clone() }), Step::ReadSecret(NAME.to_owned()));
     let foreign = NetworkSecret::Foreign("no annotation".to_owned(), Vec::new());
@@ -424,7 +424,8 @@ fn the_secret_has_the_addresses_the_mac_address_and_the_settings_of_the_pool() {
 
 #[test]
 fn the_claim_records_the_secret_name_of_the_virtual_machine_and_the_secret_gets_this_name() {
-    // Version 0.2.0 gave the last of these names. A VirtualMachine of its webhook may have no Secret yet.
+    // The last of these names is from version 0.2.0. A VirtualMachine that the webhook of this version changed may have
+    // no Secret yet.
     for name in [NAME, EARLIER, OF_0_2_0] {
         let absent = [(name.to_owned(), NetworkSecret::Absent)].into();
         let view = View { vm: Some(vm(&referring(Some(name)))), secrets: absent, ..view() };
@@ -469,7 +470,7 @@ fn the_addresses_of_a_virtual_machine_are_not_given_to_its_successor() {
 }
 
 #[test]
-fn a_no_cloud_volume_gets_network_config() {
+fn a_nocloud_volume_gets_a_network_config() {
     let source = json!({"networkDataSecretRef": {"name": NAME}});
     let volumes = json!([{"name": "cloudinitvolume", "cloudInitNoCloud": source}]);
     let no_cloud = vm(&json!({"spec": {"template": {"spec": {"volumes": volumes}}}}));
@@ -498,7 +499,7 @@ fn an_exhausted_pool_is_reported_once_with_the_string_of_the_enhancement() {
     waits.memory.notice = Some(notice.clone());
     waits.done.insert(Once::AnnotateWaiting);
     assert_eq!(decide(&waits), Step::Wait);
-    // An API server removes the event after an hour.
+    // API servers remove an event after an hour, so the event is repeated.
     assert_eq!(decide(&View { is_repeat_due: true, ..waits }), Step::Report(notice));
 }
 
@@ -576,7 +577,8 @@ fn the_lease_of_a_machine_moves_to_the_pool_that_serves_it_now() {
     assert_eq!(decide(&view), report("NetworkDataOutdated", note));
 }
 
-/// A view of a machine whose overflow is pool `n/q`.
+/// Makes pool `n/q` the overflow pool of the machine of a view. Pool `n/e` serves the machine, too, but is being
+/// deleted.
 fn with_overflow(mut view: View) -> View {
     let id = |name: &str| PoolId { namespace: Some("n".to_owned()), name: name.to_owned() };
     view.selected = Ok(vec![Selected { overflow: vec![id("q")], ending: vec![id("e")], ..selected() }]);
@@ -595,7 +597,7 @@ fn a_machine_claims_an_address_of_its_pool_or_of_the_overflow() {
         ..Request::of("n/p")
     };
     assert_eq!((&claim.requests, claim.sticky), (&vec![request(&["n/q"])], false));
-    // A pool that is being deleted keeps the leases that it has.
+    // The machine keeps its lease of a pool that is being deleted, so the claim names this pool.
     let mut again = with_overflow(view());
     again.ledger.held = vec![Held { pool: "n/e".to_owned(), ..held("m-1", "10.0.0.8") }];
     again.pools.insert("n/q".to_owned(), PoolSettings { is_sticky: true, ..PoolSettings::default() });
@@ -623,7 +625,8 @@ fn the_network_data_has_the_settings_of_the_pool_that_gave_the_address() {
     let document: Value = serde_json::from_slice(&written.document).unwrap();
     assert_eq!(document["networks"][0]["routes"][0]["gateway"], "10.1.0.1");
     assert_eq!(document["services"], json!([{"type": "dns", "address": "10.1.0.53"}]));
-    // A lease of `n/q`, the overflow, stays there. A lease of `n/p` moves, because only the overflow has the address.
+    // A lease of the overflow pool `n/q` stays there. A lease of `n/p` moves, because only the overflow pool has the
+    // address.
     let mut served = with_overflow(settled());
     served.secrets = secrets([*written]);
     served.ledger.held = vec![lease.clone()];
@@ -670,7 +673,7 @@ fn annotation_and_status_map_follow_the_secret() {
 }
 
 #[test]
-fn of_two_leases_of_a_machine_the_one_with_the_address_in_the_secret_is_kept() {
+fn a_machine_with_two_leases_keeps_the_lease_of_the_address_in_its_secret() {
     let mut view = served();
     view.ledger.held.insert(0, held("m-1", "10.0.0.9"));
     let claimant = Claimant { machine: holder("m-1"), interface: "eno101".parse().unwrap() };
@@ -690,14 +693,14 @@ fn without_reference() -> View {
     View { vm: Some(vm(&referring(None))), secrets: BTreeMap::new(), done, ..view() }
 }
 
-/// The step that asks the webhook for a reference.
+/// Returns the step that asks the webhook for a reference.
 fn request(notice: Option<Notice>) -> Step {
     let metadata = json!({"uid": "v-1", "resourceVersion": "5"});
     let patch = json!({"metadata": metadata, "spec": {"template": {"metadata": marks("requested-5")}}});
     Step::RequestReference(patch, notice)
 }
 
-/// The step that adds the reference without a webhook.
+/// Returns the step with which the leader adds the reference itself.
 fn refer(notice: Option<Notice>) -> Step {
     let add = |path: &str, value: Value| json!({"op": "add", "path": format!("/spec/template/{path}"), "value": value});
     let patch = json!([
@@ -715,7 +718,7 @@ fn early_guest() -> Notice {
 }
 
 #[test]
-fn a_virtual_machine_without_network_data_gets_a_reference_also_if_no_webhook_answers() {
+fn a_virtual_machine_without_network_data_gets_a_reference_even_if_no_webhook_answers() {
     let mut view = without_reference();
     assert_eq!(decide(&view), request(None));
     view.done.insert(Once::RequestReference);
@@ -735,7 +738,7 @@ fn a_guest_without_network_data_must_be_restarted_after_its_machine_has_a_refere
     assert_eq!(decide(&view), refer(Some(early_guest())));
 }
 
-/// The changes of a VirtualMachine that the leader has left alone.
+/// Returns the changes of a VirtualMachine that the leader leaves alone.
 fn left_alone(uid: &str) -> Value {
     let mut changes = referring(None);
     changes["metadata"] = json!({"annotations": {"ipam.glowplug.dev/left-alone": uid}});
@@ -743,7 +746,7 @@ fn left_alone(uid: &str) -> Value {
 }
 
 #[test]
-fn a_machine_that_runs_without_network_data_and_holds_nothing_is_left_alone() {
+fn a_machine_that_runs_without_network_data_and_holds_no_address_is_left_alone() {
     let ran = View { instance: Some(reading(None, &running())), ..without_reference() };
     assert_eq!(decide(&View { done: [Once::ReadMachine].into(), ..ran.clone() }), Step::ReadInstance);
     let note = "The guest runs already, without network data of n/p: the machine keeps its network. To give it an address, \
@@ -755,7 +758,7 @@ fn a_machine_that_runs_without_network_data_and_holds_nothing_is_left_alone() {
     let without_volume = json!({"spec": {"template": {"spec": {"volumes": []}}}});
     let bare = View { vm: Some(vm(&without_volume)), ..ran.clone() };
     assert!(matches!(decide(&bare), Step::LeaveAlone(..)));
-    // The annotation alone decides, also when the guest is gone.
+    // The annotation alone decides, even when the guest is gone.
     for instance in [ran.instance.clone(), None] {
         let noted = View { vm: Some(vm(&left_alone("v-1"))), instance, ..ran.clone() };
         assert_eq!(decide(&noted), Step::Wait);
@@ -764,7 +767,7 @@ fn a_machine_that_runs_without_network_data_and_holds_nothing_is_left_alone() {
         waiting.ledger.waiting = [holder("m-1")].into();
         assert_eq!(decide(&waiting), Step::Withdraw(holder("m-1")));
     }
-    // Its record has become a lease, because its pool offers the address now.
+    // The record of the machine has become a lease, because its pool offers the address now.
     let mut held_now = View { vm: Some(vm(&left_alone("v-1"))), ..ran.clone() };
     held_now.ledger.held = vec![held("v-1", "10.0.0.8")];
     held_now.ledger.known = [holder("v-1")].into();
@@ -832,7 +835,7 @@ fn a_machine_never_gets_a_secret_under_the_name_of_an_earlier_machine() {
     assert!(matches!(decide(&view), Step::CreateSecret(..)), "{view:?}");
 }
 
-/// The changes of a VirtualMachine whose manifests named these Secrets.
+/// Returns the changes of a VirtualMachine whose manifests named these Secrets.
 fn replacing(names: &str) -> Value {
     json!({"metadata": {"annotations": {"ipam.glowplug.dev/replaced-network-data": names}}})
 }
@@ -850,7 +853,7 @@ fn a_restored_machine_gets_the_free_addresses_of_the_secret_that_its_manifest_na
     assert_eq!(decide(&read), Step::Restore(vec![record]));
     let done = View { done: [Once::ReadMachine, Once::Restore].into(), ..read.clone() };
     assert_eq!(decide(&done), claim("m-1", FIRST));
-    // The machine asks again for earlier addresses that are not open yet, and claims no others.
+    // The machine waits until the earlier addresses are open, and claims no other addresses.
     let closed = View { problem: Some(Problem::Refused(ClaimError::Closed("n/p".to_owned()))), ..done };
     assert_eq!((decide(&closed), closed.ended(Timestamp::UNIX_EPOCH)), (Step::Wait, Ended::Waits(Vec::new())));
     // The earlier machine, or its guest, may still exist.
@@ -867,7 +870,7 @@ fn a_restored_machine_gets_the_free_addresses_of_the_secret_that_its_manifest_na
 }
 
 #[test]
-fn a_machine_that_must_not_get_an_address_now_gets_no_reference_either() {
+fn a_machine_that_must_not_get_an_address_now_gets_no_reference() {
     let deleted = machine(&json!({"metadata": {"deletionTimestamp": "2026-08-01T11:00:00Z"}}));
     assert_eq!(decide(&View { machine: Some(deleted), ..without_reference() }), Step::Wait);
     let done = [Once::ReadInstance].into();
@@ -877,7 +880,7 @@ fn a_machine_that_must_not_get_an_address_now_gets_no_reference_either() {
 }
 
 #[test]
-fn a_machine_that_receives_a_guest_of_another_cluster_gets_nothing() {
+fn a_machine_that_receives_a_guest_of_another_cluster_gets_no_address() {
     let strategy = json!({"spec": {"runStrategy": "WaitAsReceiver"}});
     for secret in [None, Some(NAME)] {
         let mut receiver = referring(secret);
@@ -900,7 +903,7 @@ fn a_selected_machine_with_the_secret_of_another_virtual_machine_gets_a_new_refe
 }
 
 #[test]
-fn network_data_of_a_user_is_reserved_on_the_network_of_a_pool_that_does_not_select_the_machine() {
+fn addresses_of_a_user_are_reserved_on_the_network_of_a_pool_that_does_not_select_the_machine() {
     let document = json!({
         "links": [{"id": "eno101", "type": "phy"}],
         "networks": [{"id": "n", "link": "eno101", "type": "ipv4", "ip_address": "10.0.0.9/16"}],
@@ -946,7 +949,8 @@ fn a_guest_that_migrated_to_another_cluster_keeps_its_address() {
     assert_eq!(view.pools_that_hold_no_more(), ["n/p".to_owned()].into());
     view.ledger.held[0].has_left = true;
     assert_eq!((decide(&view), view.pools_that_hold_no_more()), (Step::Wait, BTreeSet::new()));
-    // A migration within the cluster, one that failed or runs, and the target of one.
+    // The guest stays in the cluster: a migration within the cluster, a failed migration, a migration in progress, and
+    // the target of a migration.
     for changes in [
         json!({"sourceState": {"syncAddress": null}}),
         json!({"failed": true}),
@@ -972,7 +976,7 @@ fn two_events_say_which_addresses_of_a_migrated_guest_are_held() {
 }
 
 #[test]
-fn a_user_may_ask_for_a_secret_of_a_new_name() {
+fn a_user_can_request_a_secret_with_a_new_name() {
     let labels = json!({(NETWORK_DATA_LABEL): "requested"});
     let asks = vm(&json!({"spec": {"template": {"metadata": {"labels": labels}}}}));
     let mut view = View { vm: Some(asks), instance: Some(reading(Some(NAME), &running())), ..settled() };
@@ -1009,7 +1013,7 @@ fn a_machine_that_moves_to_another_network_releases_its_address_when_no_guest_ca
 }
 
 #[test]
-fn a_secret_of_version_0_2_0_stays() {
+fn a_secret_of_version_0_2_0_is_neither_updated_nor_replaced() {
     let of_0_2_0 = OwnSecret { is_immutable: true, ..named(OF_0_2_0) };
     let refers = vm(&referring(Some(OF_0_2_0)));
     let mut view = View { vm: Some(refers), secrets: secrets([of_0_2_0]), ..settled() };
@@ -1108,7 +1112,7 @@ fn an_address_that_only_the_secret_has_is_adopted_before_anything_else() {
 }
 
 #[test]
-fn the_secret_of_a_guest_is_adopted_after_a_loss_of_leases_also_without_a_virtual_machine() {
+fn the_secret_of_a_guest_is_adopted_after_a_loss_of_leases_even_without_a_virtual_machine() {
     let ends = json!({"metadata": {"deletionTimestamp": "2026-08-01T11:00:00Z"}});
     let vms = [Some(vm(&json!({}))), Some(vm(&referring(None))), Some(vm(&ends)), None];
     for vm in vms {
@@ -1123,7 +1127,7 @@ fn the_secret_of_a_guest_is_adopted_after_a_loss_of_leases_also_without_a_virtua
 }
 
 #[test]
-fn a_guest_with_a_secret_that_cannot_be_adopted_does_not_stop_its_machine() {
+fn a_guest_with_a_secret_that_cannot_be_adopted_does_not_stop_the_claim_of_its_machine() {
     let instance = Some(reading(Some(EARLIER), &running()));
     let mut view = View { instance, ..view() };
     let foreign = NetworkSecret::Foreign("no annotation".to_owned(), Vec::new());
@@ -1145,7 +1149,7 @@ fn leases_get_the_name_of_the_secret_of_their_machine() {
     view.ledger.held[0].secrets = names([EARLIER]);
     let both = Step::RecordSecrets(Box::new(holder("m-1")), names([EARLIER, NAME]));
     assert_eq!(decide(&view), both);
-    // The same for the Secret that the guest reads.
+    // The leases also get the name of the Secret that the guest reads.
     view.ledger.held[0].secrets = names([NAME]);
     view.instance = Some(reading(Some(EARLIER), &running()));
     assert_eq!(decide(&view), Step::ReadSecret(EARLIER.to_owned()));
@@ -1190,7 +1194,7 @@ fn a_machine_without_a_guest_keeps_eight_earlier_secrets() {
 }
 
 #[test]
-fn an_earlier_secret_is_deleted_only_after_a_consistent_read_of_a_guest_with_the_current_one() {
+fn an_earlier_secret_is_deleted_after_a_consistent_read_of_a_guest_with_the_current_secret() {
     let mut view = settled();
     view.ledger.held[0].secrets = names([EARLIER, NAME]);
     assert_eq!(decide(&view), Step::Wait, "KubeVirt may start a guest from an older version of the VirtualMachine");
@@ -1211,7 +1215,7 @@ fn an_earlier_secret_is_deleted_only_after_a_consistent_read_of_a_guest_with_the
 
 // === The pool or the machine changes ===
 
-/// Replaces the pool of a view with one that has this gateway.
+/// Replaces the pool of a view with a pool with this gateway.
 fn with_gateway(mut view: View, gateway: &str) -> View {
     let pool = json!({
         "namespace": "n", "name": "p", "network": "infra/vlan10", "addresses": ["10.0.0.8/30"],
@@ -1227,7 +1231,7 @@ fn the_secret_gets_a_new_document_when_the_pool_changes() {
     let (current, new) = (document(&served()), document(&view));
     assert_eq!(new, current.replace("10.0.0.1\"", "10.0.0.2\""));
     assert_eq!(decide(&view), Step::UpdateSecret(Box::new(own("m-1", "v-1")), new.clone()));
-    // The response has the Secret that is stored now.
+    // The view now has the stored Secret from the response, so nothing is left to do.
     let updated = OwnSecret { document: new.into_bytes(), ..own("m-1", "v-1") };
     assert_eq!(decide(&View { secrets: secrets([updated]), ..view.clone() }), Step::Wait);
     view.done.insert(Once::UpdateSecret);
@@ -1270,7 +1274,7 @@ fn a_document_with_the_same_meaning_is_not_written_again() {
 }
 
 #[test]
-fn a_secret_that_cannot_be_updated_or_whose_addresses_would_change_stays() {
+fn a_secret_that_is_being_deleted_or_whose_addresses_would_change_is_not_updated() {
     let view = with_gateway(settled(), "10.0.0.2");
     let deleted = OwnSecret { metadata: deleting(own("m-1", "v-1").metadata), ..own("m-1", "v-1") };
     assert_eq!(decide(&View { secrets: secrets([deleted]), ..view.clone() }), Step::Wait);
@@ -1288,7 +1292,7 @@ fn a_secret_that_cannot_be_updated_or_whose_addresses_would_change_stays() {
 }
 
 #[test]
-fn a_secret_of_version_0_2_0_with_another_meaning_is_reported_and_the_machine_does_not_wait() {
+fn an_outdated_secret_of_version_0_2_0_is_reported_and_its_machine_does_not_wait() {
     let of_0_2_0 = OwnSecret { is_immutable: true, ..named(OF_0_2_0) };
     let refers = vm(&referring(Some(OF_0_2_0)));
     let view = View { vm: Some(refers), secrets: secrets([of_0_2_0]), ..with_gateway(settled(), "10.0.0.2") };
@@ -1300,7 +1304,7 @@ fn a_secret_of_version_0_2_0_with_another_meaning_is_reported_and_the_machine_do
 }
 
 #[test]
-fn a_secret_of_version_0_2_0_without_names_of_nics_has_the_same_network() {
+fn a_secret_of_version_0_2_0_is_current_although_its_document_has_no_names_of_nics() {
     let text = document(&view());
     let without = text.replace(",\"name\":\"eno101\"", "");
     assert_ne!(without, text);
@@ -1311,7 +1315,7 @@ fn a_secret_of_version_0_2_0_without_names_of_nics_has_the_same_network() {
     assert_eq!(decide(&view), Step::Wait);
 }
 
-/// Asserts that a machine is reported as outdated with this note, once, and that it does not wait for network data.
+/// Asserts that a machine is reported once as outdated with this note, and that it does not wait for network data.
 fn outdated(mut view: View, note: &str) {
     assert_eq!(decide(&view), report("NetworkDataOutdated", note));
     let notice = Notice { is_warning: true, reason: "NetworkDataOutdated", note: note.to_owned() };
@@ -1331,7 +1335,7 @@ fn a_guest_that_reads_another_secret_than_its_machine_is_outdated() {
 }
 
 #[test]
-fn a_guest_that_waits_for_a_secret_that_never_comes_is_reported() {
+fn a_guest_that_waits_for_a_secret_that_is_never_written_is_reported() {
     let mut view = settled();
     view.ledger.held[0].secrets = names([NAME]);
     view.secrets.insert(EARLIER.to_owned(), NetworkSecret::Absent);
@@ -1409,7 +1413,7 @@ fn capk_must_retry_a_rejected_machine_when_none_of_its_pools_is_exhausted() {
     let mut queued = exhausted.clone();
     queued.ledger.waiting = exhausted.machine.iter().map(KubevirtMachine::holder).collect();
     assert_eq!(queued.refused(), None, "the wait queue counts the machine");
-    // What the machine needs is asked of the function that the webhook uses.
+    // The webhook and the leader use the same function to decide which addresses the machine lacks.
     let ask = |spec: Value, held: Vec<Held>| {
         let mut pool = json!({
             "metadata": {"namespace": "n", "name": "p"},
@@ -1459,12 +1463,12 @@ fn a_holder_is_checked_when_no_known_object_has_its_uid() {
 
 // === Leases of version 0.2.0 for a VirtualMachine in another namespace ===
 
-/// A KubevirtMachine of another namespace that holds 10.0.0.9 for VirtualMachine `n/w`.
+/// Returns a KubevirtMachine of another namespace that holds 10.0.0.9 for VirtualMachine `n/w`.
 fn earlier() -> Machine {
     Machine::new("clusters", "w", "m-0").with_vm_in("n")
 }
 
-/// Changes with the labels of a VirtualMachine that belongs to the KubevirtMachine [`earlier`].
+/// Returns the changes with the labels of a VirtualMachine that belongs to the KubevirtMachine [`earlier`].
 fn of_earlier() -> Value {
     let labels = json!({
         "capk.cluster.x-k8s.io/kubevirt-machine-name": "w",
@@ -1488,7 +1492,7 @@ fn with_earlier() -> View {
 fn a_virtual_machine_of_a_kubevirt_machine_in_another_namespace_claims_for_itself() {
     let view = View { vm: Some(vm(&of_earlier())), machine: None, ..view() };
     assert_eq!(decide(&view), claim("v-1", FIRST + 1));
-    // The KubevirtMachine of this name is of another VirtualMachine.
+    // The KubevirtMachine of this name belongs to another VirtualMachine.
     let other = View { machine: Some(machine(&json!({}))), ..view };
     assert_eq!(decide(&other), claim("v-1", FIRST + 1));
 }
@@ -1513,20 +1517,20 @@ fn a_virtual_machine_with_other_labels_gets_no_address_of_the_earlier_kubevirt_m
 }
 
 #[test]
-fn a_virtual_machine_claims_for_itself_if_its_kubevirt_machine_serves_another_namespace() {
+fn a_machine_claims_for_itself_if_its_kubevirt_machine_holds_addresses_in_another_namespace() {
     let mut view = view();
     view.ledger.elsewhere = [holder("m-1").with_vm_in("infra")].into();
     assert_eq!(decide(&view), claim("v-1", FIRST + 1));
 }
 
 #[test]
-fn a_kubevirt_machine_of_another_namespace_is_looked_for_when_its_virtual_machine_is_gone() {
+fn a_kubevirt_machine_of_another_namespace_is_checked_when_its_virtual_machine_is_gone() {
     assert_eq!(with_earlier().look_for_the_gone(), None);
     assert_eq!(decide(&View { vm: None, ..with_earlier() }), Step::Prove(earlier()));
 }
 
 #[test]
-fn a_secret_names_no_machine_of_another_virtual_machine() {
+fn a_secret_that_names_the_machine_of_another_virtual_machine_is_foreign() {
     let of = |namespace: &str, uid: &str| {
         let mut own = own(uid, "v-1");
         own.machine.namespace = namespace.to_owned();
@@ -1550,7 +1554,8 @@ fn a_secret_names_no_machine_of_another_virtual_machine() {
 
 // === Proof that a machine is gone ===
 
-/// The objects of the holder `m-1`, a KubevirtMachine that holds 10.0.0.8 and whose guests read [`NAME`]. None of them exists.
+/// Returns a proof for the holder `m-1`, a KubevirtMachine that holds 10.0.0.8 and whose guests read [`NAME`]. No
+/// object of the holder exists.
 fn proof() -> Proof {
     Proof {
         holder: holder("m-1"),
@@ -1564,36 +1569,36 @@ fn proof() -> Proof {
     }
 }
 
-/// A later machine of the same name.
+/// Returns a later machine with the same name.
 fn next_machine() -> Option<KubevirtMachine> {
     Some(machine(&json!({"metadata": {"uid": "m-2", "creationTimestamp": "2026-08-01T10:30:01Z"}})))
 }
 
-/// A later VirtualMachine of the same name, which refers to this Secret.
+/// Returns a later VirtualMachine with the same name, which refers to this Secret.
 fn next_vm(secret: Option<&str>) -> Option<VirtualMachine> {
     let mut changes = referring(secret);
     changes["metadata"] = json!({"uid": "v-2", "creationTimestamp": "2026-08-01T10:30:02Z"});
     Some(vm(&changes))
 }
 
-/// An instance of the later VirtualMachine that refers to this Secret.
+/// Returns an instance of the later VirtualMachine. The instance refers to this Secret.
 fn next_instance(secret: Option<&str>) -> Option<Instance> {
     let owner = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": "w", "uid": "v-2"});
     let metadata = json!({"uid": "i-2", "creationTimestamp": "2026-08-01T10:30:03Z", "ownerReferences": [owner]});
     Some(reading(secret, &json!({"metadata": metadata})))
 }
 
-/// An instance without a VirtualMachine that refers to this Secret.
+/// Returns an instance without a VirtualMachine. The instance refers to this Secret.
 fn orphan(secret: Option<&str>) -> Option<Instance> {
     Some(reading(secret, &json!({"metadata": {"ownerReferences": null}})))
 }
 
-/// An instance of the VirtualMachine `v-1` that refers to this Secret.
+/// Returns an instance of the VirtualMachine `v-1`. The instance refers to this Secret.
 fn own_instance(secret: Option<&str>) -> Option<Instance> {
     Some(reading(secret, &json!({})))
 }
 
-/// An orphan that the later VirtualMachine has taken over. It refers to this Secret.
+/// Returns an orphan that the later VirtualMachine has taken over. The orphan refers to this Secret.
 fn adopted(secret: Option<&str>) -> Option<Instance> {
     Some(Instance { owner: Some("v-2".to_owned()), ..orphan(secret)? })
 }
@@ -1602,7 +1607,7 @@ fn referrer(secret: Option<&str>) -> Option<VirtualMachine> {
     Some(vm(&referring(secret)))
 }
 
-/// An instance that reads a Secret of the later VirtualMachine, whose guest reports 10.0.0.8.
+/// Returns an instance that reads a Secret of the later VirtualMachine. The guest of the instance reports 10.0.0.8.
 fn reporter() -> Option<Instance> {
     let mut instance = next_instance(Some(NEW))?;
     let report =
@@ -1624,7 +1629,7 @@ fn check(cases: &[(&str, Proof, Check)]) {
 }
 
 #[test]
-fn a_kubevirt_machine_holds_its_addresses_while_it_or_a_reader_of_its_secrets_exists() {
+fn a_kubevirt_machine_keeps_its_addresses_while_the_machine_or_a_reader_of_its_secrets_exists() {
     use Check::{Gone, Kept};
     let (machine, ends) =
         (Some(machine(&json!({}))), json!({"metadata": {"deletionTimestamp": "2026-08-01T11:00:00Z"}}));
@@ -1666,7 +1671,7 @@ fn a_kubevirt_machine_holds_its_addresses_while_it_or_a_reader_of_its_secrets_ex
 }
 
 #[test]
-fn a_virtual_machine_holds_its_addresses_while_it_or_a_reader_of_its_secrets_exists() {
+fn a_virtual_machine_keeps_its_addresses_while_the_machine_or_a_reader_of_its_secrets_exists() {
     use Check::{Gone, Kept};
     let proof = || Proof { holder: holder("v-1"), ..proof() };
     check(&[
@@ -1701,7 +1706,7 @@ fn a_virtual_machine_holds_its_addresses_while_it_or_a_reader_of_its_secrets_exi
 }
 
 #[test]
-fn a_lease_without_names_of_secrets_is_kept_while_the_secret_of_a_guest_may_be_its_own() {
+fn a_lease_without_names_of_secrets_is_kept_while_a_guest_may_read_a_secret_of_its_holder() {
     use Check::{Gone, Kept};
     for holder in [holder("m-1"), holder("v-1")] {
         let proof = || Proof { holder: holder.clone(), secrets: BTreeSet::new(), ..proof() };
@@ -1786,7 +1791,7 @@ fn the_addresses_that_a_virtual_machine_requests_for_an_interface_are_claimed() 
 }
 
 #[test]
-fn a_machine_keeps_the_address_that_it_holds_when_another_one_is_requested() {
+fn a_machine_keeps_its_address_when_its_virtual_machine_requests_another_address() {
     let mut view = requesting(r#"{"iface1": ["10.0.0.9"]}"#);
     view.ledger.held = vec![held("m-1", "10.0.0.8")];
     let Step::Claim(claim) = decide(&view) else { panic!() };
@@ -1826,7 +1831,8 @@ fn a_machine_whose_address_is_not_available_stays_in_the_wait_queue_and_tries_ag
     let requesting = View { vm: requesting(r#"{"iface1": ["10.0.0.9"]}"#).vm, ..view };
     let expected = reserved("annotation network.kubevirt.io/addresses");
     assert_eq!(decide(&requesting), report("IPAddressUnavailable", &expected));
-    // The annotation names another address, of this interface or of another one, and the pool keeps the address of the error.
+    // The annotation requests another address for this interface, and the address of the error for another interface.
+    // For this interface, the pool keeps the address of the error.
     let mut keeping =
         View { vm: self::requesting(r#"{"iface1": ["fd00::9"], "other": ["10.0.0.9"]}"#).vm, ..requesting };
     let spec = json!({"network": "infra/vlan10", "addresses": ["10.0.0.0/16"], "preAllocations": {"w": "10.0.0.9"}});
@@ -1884,7 +1890,7 @@ fn with_address_claim(uid: &str, changes: &Value) -> View {
     view
 }
 
-/// Creates a view with an IPAddressClaim and its IPAddress, and merges `changes` into the IPAddress.
+/// Creates a view with an IPAddressClaim and its IPAddress. Merges `changes` into the IPAddress.
 fn with_address(changes: &Value) -> View {
     let mut view = with_address_claim("m-1", &json!({"status": {"addressRef": {"name": "a"}}}));
     let address = json!({
@@ -1911,7 +1917,7 @@ fn pending(note: &str) -> Step {
 }
 
 #[test]
-fn the_address_of_an_ipam_claim_is_recorded_before_it_is_given() {
+fn the_address_of_an_ipam_claim_is_recorded_before_the_secret_is_created() {
     let given = json!({"status": {"ips": ["10.0.0.8/24"]}});
     assert_eq!(decide(&with_ipam_claim(&given)), hold("IPAMClaim n/w.iface1"));
     let mut view = with_ipam_claim(&given);
@@ -1927,7 +1933,7 @@ fn the_address_of_an_ipam_claim_is_recorded_before_it_is_given() {
 }
 
 #[test]
-fn a_machine_waits_for_its_ipam_claim_and_says_for_what() {
+fn a_machine_that_waits_for_its_ipam_claim_reports_what_is_missing() {
     let waits = |view: View, what: &str| {
         assert_eq!(decide(&view), pending(&format!("Waiting for IPAMClaim n/w.iface1: {what}")));
     };
@@ -1980,7 +1986,7 @@ fn a_source_that_gives_the_address_of_another_machine_is_reported_and_asked_agai
 }
 
 #[test]
-fn a_source_that_changes_its_address_is_followed_only_before_a_guest_has_started() {
+fn a_new_address_of_a_source_is_used_only_before_a_guest_has_started() {
     let mut view = with_ipam_claim(&json!({"status": {"ips": ["10.0.0.8/24"]}}));
     view.ledger.held = vec![held("m-1", "10.0.0.7")];
     view.ledger.known = [holder("m-1")].into();
@@ -2007,7 +2013,7 @@ fn a_source_that_changes_its_address_is_followed_only_before_a_guest_has_started
 }
 
 #[test]
-fn a_source_that_contradicts_the_secret_is_reported_and_not_followed() {
+fn a_source_that_contradicts_the_secret_is_reported_and_the_secret_stays() {
     let mut view = with_ipam_claim(&json!({"status": {"ips": ["10.0.0.9/24"]}}));
     let View { secrets, ledger, .. } = served();
     view.secrets = secrets;
@@ -2074,7 +2080,7 @@ fn a_machine_claims_from_another_provider_and_waits_for_the_address() {
 }
 
 #[test]
-fn the_ipaddress_of_another_provider_is_protected_then_recorded_then_given() {
+fn the_ipaddress_of_another_provider_gets_a_finalizer_then_a_lease_then_a_secret() {
     let patch = json!({"metadata": {"resourceVersion": "9", "finalizers": ["x/protect", "ipam.glowplug.dev/in-use"]}});
     let unprotected = with_address(&json!({"metadata": {"finalizers": ["x/protect"]}}));
     assert_eq!(decide(&unprotected), Step::PatchAddress("a".to_owned(), patch));
@@ -2131,7 +2137,7 @@ fn a_claim_of_another_author_is_not_read_as_a_claim_of_a_machine() {
 }
 
 #[test]
-fn a_record_ends_when_no_object_has_it_and_the_guest_reads_other_network_data() {
+fn a_record_ends_when_no_object_has_it_and_no_guest_has_other_network_data() {
     let noted = || -> BTreeMap<Machine, BTreeSet<(String, IpAddr)>> {
         [(holder("m-1"), ["10.0.0.8", "10.0.0.9"].map(|it| ("infra/vlan10".to_owned(), it.parse().unwrap())).into())]
             .into()
@@ -2147,7 +2153,7 @@ fn a_record_ends_when_no_object_has_it_and_the_guest_reads_other_network_data() 
     let ended = json!({"status": {"phase": "Succeeded"}});
     for guest in [None, Some(instance(&running())), Some(instance(&ended))] {
         let mut view = view(guest);
-        // The watch may not have reported the guest yet.
+        // The watch can report a guest late, so the pass first reads the instance.
         assert_eq!(decide(&view), Step::ReadInstance);
         view.done.insert(Once::ReadInstance);
         assert_eq!(decide(&view), Step::EndRecords(expected.clone()));
@@ -2165,7 +2171,7 @@ fn a_record_ends_when_no_object_has_it_and_the_guest_reads_other_network_data() 
 }
 
 #[test]
-fn the_record_of_an_address_that_a_source_no_longer_gives_ends() {
+fn a_record_ends_when_the_source_no_longer_gives_its_address() {
     let mut view = with_ipam_claim(&json!({"status": {"ips": []}}));
     let noted = BTreeMap::from([(holder("m-1"), [("infra/vlan10".to_owned(), "10.0.0.8".parse().unwrap())].into())]);
     view.ledger.unrecorded = noted.clone();

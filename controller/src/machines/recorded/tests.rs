@@ -16,7 +16,7 @@ fn machine(name: &str) -> Machine {
     key(name).holder(HolderKind::VirtualMachine, &format!("{name}-1"))
 }
 
-/// Gives a registry the pool `n/p`.
+/// Adds the pool `n/p` to a registry.
 fn with_pool(mut registry: Registry<MemoryLedger>) -> Registry<MemoryLedger> {
     let pool = br#"{"namespace": "n", "name": "p", "network": "infra/vlan10", "addresses": ["10.0.0.8/30"],
         "machineNetwork": [{"cidr": "10.0.0.0/16"}]}"#;
@@ -43,7 +43,7 @@ fn record(name: &str, address: &str) -> Record {
 }
 
 #[test]
-fn a_late_record_of_an_address_that_another_machine_holds_is_reserved_unless_it_may_be_a_copy() {
+fn a_late_record_reserves_the_address_of_another_holder_unless_the_record_may_be_a_copy() {
     let mut registry = with_pool(Registry::open(MemoryLedger::default()).unwrap());
     let address = claim(&mut registry, "h").remove(0);
     let late = |registry: &mut Registry<MemoryLedger>, may_be_copies| {
@@ -58,7 +58,7 @@ fn a_late_record_of_an_address_that_another_machine_holds_is_reserved_unless_it_
     assert_eq!(late(&mut registry, false), std::slice::from_ref(&reservation));
     registry.set_aside([reservation], NOW).unwrap();
     assert_eq!(late(&mut registry, false), []);
-    // The address goes to no third machine when its holder is gone.
+    // After the release, no third machine gets the address: the late record still reserves it.
     registry.release(&machine("h"), NOW).unwrap();
     for other in ["a", "b", "c"] {
         assert_ne!(claim(&mut registry, other), [address]);
@@ -66,7 +66,7 @@ fn a_late_record_of_an_address_that_another_machine_holds_is_reserved_unless_it_
 }
 
 #[test]
-fn an_earlier_address_is_free_when_it_is_open_and_no_other_machine_holds_it() {
+fn a_recorded_address_is_free_when_the_address_is_open_and_no_other_machine_holds_it() {
     let mut registry = with_pool(Registry::open_closed(MemoryLedger::default()).unwrap());
     let records = || vec![record("w", "10.0.0.8/16"), record("w", "10.0.0.11/16")];
     assert_eq!(free_of(registry.state().unwrap(), records()), Err(ClaimError::Closed("n/p".to_owned())));
@@ -94,7 +94,7 @@ fn a_reservation_is_unrecorded_when_no_object_records_its_address_and_a_later_re
     };
     let records = [record("w", "10.0.0.9/16")];
     assert_eq!(read(&mut registry, &records, &doubted), (BTreeMap::new(), vec![]));
-    // An object still has the address, in a record that cannot be read.
+    // An object still names the address, but in a record that cannot be read.
     doubted.insert(address);
     assert_eq!(read(&mut registry, &[], &doubted), (BTreeMap::new(), vec![]));
     doubted.clear();

@@ -4,7 +4,7 @@ use crate::macs::machine::Guest;
 
 const NOW: Timestamp = Timestamp::constant(1_786_700_000, 0);
 
-/// Objects with pool `p` of four addresses for namespace `n`.
+/// Objects with the pool `p`, which has four addresses for the namespace `n`.
 fn objects() -> Objects {
     let mut objects = Objects::default();
     objects.apply_pool(pool("p", "0a:00:00:00:00:00-0a:00:00:00:00:03", 1));
@@ -23,7 +23,8 @@ fn pool(name: &str, range: &str, version: u64) -> Object {
     }))
 }
 
-/// A VirtualMachine with the label. `second` is the second of its creation; an empty address is missing.
+/// A VirtualMachine with the label. `second` is the second of its creation. An empty address stands for an interface
+/// without an address.
 fn vm(name: &str, second: u64, interfaces: &[(&str, &str)]) -> Object {
     let interfaces: Vec<Value> =
         interfaces.iter().map(|(name, address)| json!({"name": name, "macAddress": address})).collect();
@@ -37,12 +38,12 @@ fn vm(name: &str, second: u64, interfaces: &[(&str, &str)]) -> Object {
     }))
 }
 
-/// An instance with interface `a` on a network attachment definition.
+/// An instance with one interface, which has this address and is on a network attachment definition.
 fn guest(name: &str, address: &str) -> (Key, u64, Guest) {
     (key(name), 5, Guest::read(&instance(&[address])))
 }
 
-/// An instance that runs, with an interface on a network attachment definition for each of these addresses.
+/// A running instance. It has one interface on a network attachment definition for each of these addresses.
 fn instance(addresses: &[&str]) -> Object {
     let names: Vec<String> = (0..addresses.len()).map(|at| format!("net{at}")).collect();
     let interface = |(name, address): (&String, &&str)| json!({"name": name, "bridge": {}, "macAddress": address});
@@ -59,7 +60,7 @@ fn key(name: &str) -> Key {
     Key { namespace: "n".to_owned(), name: name.to_owned() }
 }
 
-/// The lease of an address that interface `a` of a machine holds, or held.
+/// The lease of an address that the interface `a` of a machine holds, or held until `released`.
 fn leased(address: &str, name: &str, released: Option<&str>) -> Object {
     let holder = json!({"kind": "VirtualMachine", "namespace": "n", "name": name, "uid": format!("uid-{name}"),
         "interface": "a"});
@@ -74,7 +75,7 @@ fn leased(address: &str, name: &str, released: Option<&str>) -> Object {
 
 const RELEASED: Option<&str> = Some("2026-08-02T10:00:00.000000Z");
 
-/// The actions of a plan, one line each.
+/// The actions of a plan, each as one line of text.
 fn actions(objects: &Objects) -> Vec<String> {
     let line = |action| match action {
         Action::Record { address, version, lease } => {
@@ -88,7 +89,8 @@ fn actions(objects: &Objects) -> Vec<String> {
     objects.plan(NOW).actions.into_iter().map(line).collect()
 }
 
-/// The status of pool `p` after a plan: total, free, used and waiting, and the reasons of its conditions.
+/// The status of the pool `p` after a plan: total, free and used addresses, waiting machines, and the reasons of the
+/// conditions.
 fn status(objects: &Objects) -> ([i64; 3], u64, Vec<String>) {
     let status = &objects.plan(NOW).statuses["p"]["status"];
     let numbers = ["total", "free", "used"].map(|member| status[member].as_i64().unwrap());
@@ -138,7 +140,7 @@ fn a_machine_without_the_label_or_of_another_namespace_gets_no_address() {
     assert_eq!(plan.waiting, [(waiting, ("MACAddressMissing", note))].into());
 }
 
-/// A VirtualMachine whose manifest was applied again: it has no label, and its interfaces have no address.
+/// A VirtualMachine after its manifest was applied again: it has no label, and its interfaces have no address.
 fn applied_again(name: &str, interfaces: &[&str]) -> Object {
     let interfaces: Vec<(&str, &str)> = interfaces.iter().map(|interface| (*interface, "")).collect();
     let mut vm = vm(name, 1, &interfaces);
@@ -147,7 +149,7 @@ fn applied_again(name: &str, interfaces: &[&str]) -> Object {
 }
 
 #[test]
-fn a_machine_that_lost_the_label_gets_the_address_that_it_holds() {
+fn a_machine_that_lost_its_label_and_address_gets_the_held_address_again() {
     let mut objects = objects();
     objects.apply_vm(&applied_again("w", &["a"]));
     objects.apply_lease(&leased("0a:00:00:00:00:02", "w", None));
@@ -161,7 +163,7 @@ fn a_machine_that_lost_the_label_gets_the_address_that_it_holds() {
 }
 
 #[test]
-fn a_machine_that_holds_two_addresses_gets_the_one_that_its_guest_has() {
+fn a_machine_that_holds_two_addresses_gets_the_address_of_its_guest() {
     let mut objects = objects();
     objects.apply_vm(&applied_again("w", &["a"]));
     for address in ["0a:00:00:00:00:01", "0a:00:00:00:00:02"] {
@@ -174,12 +176,12 @@ fn a_machine_that_holds_two_addresses_gets_the_one_that_its_guest_has() {
 }
 
 #[test]
-fn a_machine_without_the_label_gets_only_what_it_holds_for_the_interface_in_its_pool() {
+fn a_machine_without_the_label_gets_only_a_held_address_of_its_interface_and_its_pool() {
     let mut objects = objects();
     objects.apply_lease(&leased("0a:00:00:00:00:02", "w", None));
     objects.apply_vm(&applied_again("w", &["b"]));
     assert_eq!(actions(&objects), [] as [&str; 0]);
-    // Another pool than that of the address serves the machine.
+    // The pool that serves the machine now does not have the held address.
     objects.apply_pool(pool("p", "0a:00:00:00:01:00-0a:00:00:00:01:03", 2));
     let mut vm = applied_again("w", &["a"]);
     vm.metadata.resource_version = Some("6".to_owned());
@@ -195,7 +197,7 @@ fn an_invalid_address_is_not_replaced() {
 }
 
 #[test]
-fn an_address_of_a_machine_is_recorded_before_others_are_allocated() {
+fn an_address_that_a_machine_already_has_is_recorded_before_addresses_are_allocated() {
     let mut objects = objects();
     objects.apply_vm(&vm("new", 1, &[("a", "")]));
     objects.apply_vm(&vm("own", 2, &[("a", "0A:00:00:00:00:00")]));
@@ -228,7 +230,7 @@ fn an_address_of_a_lease_that_cannot_be_read_is_not_allocated() {
 }
 
 #[test]
-fn a_machine_created_again_prefers_the_address_that_its_name_had() {
+fn a_machine_that_is_created_again_gets_the_last_address_of_its_name() {
     let mut objects = objects();
     objects.apply_lease(&leased("0a:00:00:00:00:02", "w", RELEASED));
     objects.apply_vm(&vm("w", 1, &[("a", "")]));
@@ -269,7 +271,7 @@ fn a_lease_is_checked_only_when_no_known_object_has_its_address() {
     objects.store_guest(key.clone(), version, guest);
     assert_eq!(actions(&objects), [] as [&str; 0]);
     objects.remove_guest(&key, Some(6));
-    // The VirtualMachine has another address now, and may still start an instance of an older version.
+    // Now the VirtualMachine has another address. KubeVirt may still start an instance from an older version of it.
     objects.apply_vm(&vm("w", 1, &[("a", "52:54:00:00:00:01")]));
     assert_eq!(actions(&objects), [] as [&str; 0]);
     objects.remove_vm(&key, Some(6));
@@ -293,7 +295,7 @@ fn the_younger_of_two_overlapping_pools_allocates_nothing() {
 }
 
 #[test]
-fn a_pool_of_an_earlier_schema_works_and_has_a_condition() {
+fn a_mac_pool_that_was_stored_under_an_earlier_schema_works_and_has_a_condition() {
     let mut objects = objects();
     let labels: BTreeMap<String, &str> = (0..257).map(|number| (format!("l{number}"), "x")).collect();
     let mut wide = pool("p", "0a:00:00:00:00:00-0a:00:00:00:00:03", 2);
@@ -330,7 +332,7 @@ fn the_status_counts_each_address_once() {
 }
 
 #[test]
-fn the_metrics_count_each_valid_pool_also_if_its_status_does_not_change() {
+fn the_metrics_count_each_valid_mac_pool_even_if_its_status_does_not_change() {
     let mut objects = objects();
     objects.apply_pool(pool("invalid", "0a:00:00:00:00:09", 2));
     for (second, name) in (1..).zip(["a", "b", "c", "d", "e"]) {
@@ -350,7 +352,7 @@ fn the_metrics_count_each_valid_pool_also_if_its_status_does_not_change() {
 }
 
 #[test]
-fn running_guests_with_one_address_collide() {
+fn running_guests_with_the_same_mac_address_are_a_collision() {
     let mut objects = objects();
     for name in ["x", "y"] {
         let (key, version, guest) = guest(name, "52:54:00:00:00:01");
@@ -364,19 +366,19 @@ fn running_guests_with_one_address_collide() {
     assert_eq!(objects.plan(NOW).collisions, BTreeMap::new());
 }
 
-/// The addresses of the pool of [`wide`] with these last octets.
+/// The addresses with these last octets in the pool of [`wide`].
 fn of_wide(octets: std::ops::Range<usize>) -> Vec<String> {
     octets.map(|octet| format!("0a:00:00:00:01:{octet:02x}")).collect()
 }
 
-/// Objects with pool `p` of 32 addresses for namespace `n`.
+/// Objects with the pool `p`, which has 32 addresses for the namespace `n`.
 fn wide() -> Objects {
     let mut objects = Objects::default();
     objects.apply_pool(pool("p", "0a:00:00:00:01:00-0a:00:00:00:01:1f", 1));
     objects
 }
 
-/// Stores a guest of namespace `other`, which was created at this second.
+/// Stores a guest of the namespace `other` that was created at this second.
 fn store_other(objects: &mut Objects, name: &str, second: u8, phase: &str, addresses: &[String]) {
     let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
     let mut object = instance(&addresses);
@@ -387,13 +389,13 @@ fn store_other(objects: &mut Objects, name: &str, second: u8, phase: &str, addre
     objects.store_guest(key, u64::from(second) + 10, Guest::read(&object));
 }
 
-/// The last octets of the addresses that are not allocated.
+/// The last octets of the addresses that are not allocated because they are in use.
 fn taken(objects: &Objects) -> Vec<u8> {
     objects.used().keys().map(|address| address.octets()[5]).collect()
 }
 
 #[test]
-fn a_machine_of_another_namespace_takes_no_address_of_a_pool() {
+fn a_virtual_machine_of_another_namespace_does_not_use_up_addresses_of_a_mac_pool() {
     let mut objects = wide();
     let all = of_wide(0..32);
     let interfaces: Vec<(String, String)> =
@@ -407,24 +409,24 @@ fn a_machine_of_another_namespace_takes_no_address_of_a_pool() {
     objects.apply_vm(&vm("v", 2, &[("a", "")]));
     assert_eq!(actions(&objects), ["record 0a:00:00:00:01:00 of p for v a"]);
     assert_eq!(status(&objects).0, [32, 32, 0]);
-    // A running guest of another namespace keeps at most four addresses from being allocated.
+    // A running guest of another namespace can keep at most four addresses from being allocated.
     store_other(&mut objects, "w", 2, "Running", &all);
     assert_eq!(taken(&objects), [0, 1, 2, 3]);
     assert_eq!(actions(&objects), ["record 0a:00:00:00:01:04 of p for v a"]);
 }
 
 #[test]
-fn the_guests_of_another_namespace_take_at_most_a_quarter_of_a_pool() {
+fn the_guests_of_another_namespace_use_up_at_most_a_quarter_of_a_mac_pool() {
     let mut objects = wide();
     for (second, name) in [(4, "a"), (3, "b"), (2, "c"), (1, "d")] {
         let first = usize::from(second) * 4;
         store_other(&mut objects, name, second, "Running", &of_wide(first..first + 6));
     }
-    // The two oldest guests keep their first four addresses.
+    // The first four addresses of each of the two oldest guests are kept from being allocated.
     assert_eq!(taken(&objects), [4, 5, 6, 7, 8, 9, 10, 11]);
     objects.remove_guest(&Key { namespace: "other".to_owned(), name: "d".to_owned() }, None);
     assert_eq!(taken(&objects), [8, 9, 10, 11, 12, 13, 14, 15]);
-    // The order of its interfaces decides which addresses of a guest count.
+    // The order of a guest's interfaces decides which of its addresses count.
     let mut turned = of_wide(0..6);
     turned.reverse();
     store_other(&mut objects, "e", 0, "Running", &turned);
@@ -447,7 +449,7 @@ fn a_guest_of_another_namespace_beyond_its_limit_still_counts_as_a_second_user_o
 }
 
 #[test]
-fn only_addresses_of_networks_outside_the_network_of_pods_must_be_unique() {
+fn a_mac_address_on_the_network_of_pods_need_not_be_unique_without_masquerade() {
     let unique = |network: Value, binding: &str| {
         let object = from(json!({
             "spec": {
@@ -485,7 +487,7 @@ fn a_new_version_without_other_changes_causes_no_decision() {
 }
 
 #[test]
-fn no_content_of_an_object_keeps_another_machine_from_its_address() {
+fn no_content_of_an_object_prevents_a_mac_address_for_another_machine() {
     let valid = |object: &Object| {
         let mut object = serde_json::to_value(object).unwrap();
         object["metadata"]["labels"] = json!({"a": "b"});
@@ -525,7 +527,7 @@ fn no_content_of_an_object_keeps_another_machine_from_its_address() {
             let addresses: BTreeSet<MacAddr> = records.iter().map(|(address, _)| *address).collect();
             assert_eq!(addresses.len(), records.len(), "{records:?}");
             let is_served = records.iter().any(|(_, name)| *name == "honest");
-            // The older machine may take every address of the pool first.
+            // The older machine may take every address of the pool before the machine `honest`.
             assert!(is_served || addresses.len() == 4 || plan.waiting.len() == 2, "{kind}: {plan:?}");
         });
     }

@@ -1,4 +1,5 @@
-//! How a specification selects machines: by NodePools, by labels of machines, or by labels of Namespaces.
+//! Reads from a specification how a pool selects machines: by NodePools, by labels of machines, or by labels of
+//! Namespaces.
 
 use std::collections::BTreeMap;
 
@@ -17,33 +18,34 @@ pub type NamespaceLabels = BTreeMap<String, BTreeMap<String, String>>;
 /// The machines and claims that a pool may serve.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Membership {
-    /// Namespaces of the machines whose records count, also while a NodePool does not exist.
+    /// Namespaces of the machines whose records count, even while a NodePool does not exist.
     pub machines: Namespaces,
-    /// Namespaces of the claims whose records count, also while a NodePool does not exist.
+    /// Namespaces of the claims whose records count, even while a NodePool does not exist.
     pub claims: Namespaces,
-    /// Namespaces whose claims get addresses.
+    /// Namespaces whose claims can get addresses.
     pub served_claims: Namespaces,
-    /// Name of the hosted cluster of the machines. `None`: it is unknown, or there are several.
+    /// Name of the hosted cluster of the machines. `None`: the name is unknown, or there are several clusters.
     pub cluster: Option<String>,
-    /// The NodePools of the pool.
+    /// The NodePools to which the pool refers.
     pub node_pools: Vec<Key>,
-    /// The NodePools of the pool that do not exist.
+    /// The NodePools to which the pool refers and that do not exist.
     pub missing: Vec<Key>,
-    /// Number of Namespaces that a selector for Namespaces selects. `None`: the pool has no such selector, or the labels of
-    /// Namespaces are not known.
+    /// Number of Namespaces that the selector for Namespaces selects. `None`: the pool has no such selector, or the
+    /// labels of Namespaces are unknown.
     pub selected: Option<usize>,
 }
 
 /// How a pool selects its machines.
 #[derive(PartialEq)]
 pub(super) enum Members<'p> {
-    /// The pool serves claims only.
+    /// The pool selects no machines: it serves only claims.
     None,
     /// The machines of NodePools.
     NodePools(Vec<Key>),
     /// The machines with these labels in one namespace.
     Namespace(&'p str, &'p LabelSelector),
-    /// The machines in the namespaces that the first selector selects. With a second selector, only those machines whose labels match it.
+    /// The machines in the namespaces that the first selector selects. If there is a second selector, only the machines
+    /// whose labels match it.
     Namespaces(&'p LabelSelector, Option<&'p LabelSelector>),
 }
 
@@ -56,15 +58,15 @@ pub fn node_pools_of(id: &PoolId, spec: &PoolSpec) -> Vec<Key> {
     }
 }
 
-/// Returns the names of the Namespaces that a selector selects. A selector that cannot be read selects none.
+/// Returns the names of the Namespaces that a selector selects. Returns none if the selector cannot be read.
 pub(super) fn names_of<'n>(selector: &LabelSelector, namespaces: &'n NamespaceLabels) -> Vec<&'n str> {
     let Ok(selector) = Selector::try_from(selector.clone()) else { return Vec::new() };
     let selected = namespaces.iter().filter(|(_, labels)| selector.matches(labels));
     selected.map(|(name, _)| name.as_str()).filter(|name| is_object_name(name)).collect()
 }
 
-/// Returns the name of the HostedCluster of a NodePool. The HostedCluster is in the namespace of the NodePool. `None`: the NodePool names
-/// no cluster, or no object can have this name. The name becomes a part of the path of a request.
+/// Returns the name of the HostedCluster of a NodePool, which is in the namespace of the NodePool. `None`: the NodePool
+/// names no cluster, or an invalid name. An invalid name must not get into the path of a request.
 #[must_use]
 pub fn cluster_of(node_pool: &Object) -> Option<&str> {
     node_pool.data["spec"]["clusterName"].as_str().filter(|name| is_object_name(name))
@@ -78,8 +80,9 @@ pub(in crate::pools) fn has_config(node_pool: &Object) -> bool {
 // === impl Members ===
 
 impl<'p> Members<'p> {
-    /// A StaticIPPool selects only machines of its namespace, and of the NodePools in its namespace: every user who may write the pool may
-    /// decide about these machines. Only a GlobalStaticIPPool names other namespaces.
+    /// Reads how a pool selects machines. A StaticIPPool selects only machines of its namespace and of the NodePools in
+    /// its namespace: every user with the right to write the pool has the right to decide about these machines. Only a
+    /// GlobalStaticIPPool can name other namespaces.
     pub(super) fn of(id: &'p PoolId, spec: &'p PoolSpec) -> Self {
         let PoolSpec { node_pool_ref, node_pool_refs, namespace_selector, machine_selector, .. } = spec;
         let Some(namespace) = &id.namespace else {

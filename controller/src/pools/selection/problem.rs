@@ -1,4 +1,4 @@
-//! Why the pools of a machine are ambiguous.
+//! The reasons for which the pools of a machine are ambiguous.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use glowplug::network::InterfaceName;
 use crate::cluster::key::{Key, PoolId};
 use crate::cluster::request::one_line;
 
-/// Most interfaces of a machine that a message names.
+/// Maximum number of interfaces of a machine that a message names.
 const MOST_NAMED: usize = 5;
 
 /// Why the pools of a machine are ambiguous. The message names every object that is involved.
@@ -21,21 +21,21 @@ pub enum Problem {
         /// Every error in the specification of the pool, one line each.
         errors: String,
     },
-    /// Two pools of different networks select the machine and have the same interface in the guest.
+    /// Two pools of different networks select the machine for the same interface in the guest.
     TwoPools {
         /// Namespaces and names of the two pools, sorted.
         pools: [PoolId; 2],
         /// The common interface.
         interface: InterfaceName,
     },
-    /// Two pools of one network select the machine, and do not say which of them is the overflow.
+    /// Two pools of one network select the machine, and have the same priority, so neither is the overflow.
     SamePriority {
         /// Namespaces and names of the two pools, sorted.
         pools: [PoolId; 2],
         /// The common network.
         network: String,
     },
-    /// A pool that selects the machine cannot be the overflow of another one.
+    /// A pool that selects the machine cannot be the overflow of another pool that selects it.
     NoOverflow(NoOverflow),
     /// The machine has no interface on the network of a pool, or more than one.
     NoInterface {
@@ -45,19 +45,21 @@ pub enum Problem {
         network: String,
         /// The VirtualMachine.
         vm: Box<Key>,
-        /// KubeVirt's names of all interfaces, each with its network. None or at least two are on the network of the pool.
+        /// KubeVirt's names of all interfaces, each with its network. Either none of them or at least two are on the
+        /// network of the pool.
         interfaces: Vec<(String, String)>,
     },
-    /// A pool may select the machine: it depends on the labels of Namespaces, which the controller does not know.
+    /// It is unknown whether a pool selects the machine: this depends on the labels of Namespaces, which the controller
+    /// does not know.
     UnknownNamespaces {
         /// Name of the pool.
         pool: PoolId,
     },
-    /// In the guest, the interface on the network of the pool cannot have the name that the pool requires.
+    /// In the guest, the interface on the network of the pool cannot get the name that the pool requires.
     OtherName {
         /// Namespace and name of the pool.
         pool: PoolId,
-        /// KubeVirt's name of the interface with this index.
+        /// KubeVirt's name of the interface that has this index.
         attachment: String,
         /// `acpiIndex` of this interface.
         index: u32,
@@ -68,7 +70,8 @@ pub enum Problem {
     },
 }
 
-/// The first of these items as one text. A user decides how many there are.
+/// Joins the first of these items, and the number of the others. The list is limited because a user decides how many
+/// items there are.
 fn first_of<T>(items: Vec<T>, text: impl Fn(T) -> String) -> String {
     let more = items.len().saturating_sub(MOST_NAMED);
     let first: Vec<String> = items.into_iter().take(MOST_NAMED).map(text).collect();

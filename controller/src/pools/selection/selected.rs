@@ -8,11 +8,12 @@ use crate::cluster::key::PoolId;
 /// The pool that serves an interface of a machine, and its overflow.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Selected {
-    /// Namespace and name of the pool from which the machine gets addresses first.
+    /// Namespace and name of the pool that serves the machine first.
     pub pool: PoolId,
-    /// The pools from which it gets addresses when the pool has none left, in their order.
+    /// The overflow pools, in the order in which they serve the machine when the pool has no free address.
     pub overflow: Vec<PoolId>,
-    /// The pools that are being deleted and refer to the machine. They allocate nothing, and keep their leases.
+    /// The pools that are being deleted and refer to the machine. They allocate no addresses, and the machine keeps its
+    /// leases of them.
     pub ending: Vec<PoolId>,
     /// Network of the addresses, in the notation of [`Pool::network`](glowplug::host::pool::Pool::network).
     pub network: String,
@@ -25,12 +26,12 @@ pub struct Selected {
 // === impl Selected ===
 
 impl Selected {
-    /// The pools that may give the machine addresses, in the order in which they are tried.
+    /// The pools that can allocate addresses to the machine, in the order in which they are tried.
     pub fn pools(&self) -> impl Iterator<Item = &PoolId> {
         [&self.pool].into_iter().chain(&self.overflow)
     }
 
-    /// The pools that may give the machine addresses, and those that keep its leases.
+    /// The pools that can allocate addresses to the machine, and the pools of which it keeps leases.
     pub fn all_pools(&self) -> impl Iterator<Item = &PoolId> {
         self.pools().chain(&self.ending)
     }

@@ -1,4 +1,4 @@
-//! The conditions of one pool, without their times.
+//! Decides the conditions of one pool, without their times.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -12,28 +12,29 @@ use crate::cluster::conditions::{EARLIER_SCHEMA, MOST_LINES, SCHEMA_VIOLATED, UN
 use crate::cluster::key::{Key, PoolId};
 use crate::pools::selection::{KnownPool, Membership};
 
-/// A condition without its times.
+/// A condition without its generation and times.
 pub(super) struct Verdict {
     pub(super) status: &'static str,
     pub(super) reason: &'static str,
     pub(super) message: String,
 }
 
-/// The condition of a pool that refers to NodePools.
+/// Type of the condition of a pool that refers to NodePools.
 const NODE_POOL_FOUND: &str = "NodePoolFound";
 
-/// The condition of a pool that selects by the labels of Namespaces.
+/// Type of the condition of a pool that selects by the labels of Namespaces.
 const NAMESPACES_LISTED: &str = "NamespacesListed";
 
-/// Message about a pool that selects by the labels of Namespaces, while the controller does not know these labels.
+/// Message for a pool that selects by the labels of Namespaces, while the controller does not know these labels.
 pub(super) const NAMESPACES_UNKNOWN: &str =
     "The controller may not list and watch Namespaces, so the pool selects no machine and allocates nothing";
 
-/// Conditions that only some pools have.
+/// Types of the conditions that only some pools have.
 pub(super) const OF_SOME: [&str; 4] = [NODE_POOL_FOUND, NAMESPACES_LISTED, SCHEMA_VIOLATED, UNREADABLE_LEASES];
 
-/// Lines about conflicts in the order of their addresses, and the number of users without a line. Each address has one line before any
-/// address has two: a record or report of one machine may have any number of addresses, and an address any number of users.
+/// Returns the first lines about conflicts in the order of their addresses, and the number of users that have no line.
+/// Each address gets one line before any address gets a second line: one machine may record or report any number of
+/// addresses, and one address may have any number of users.
 pub(super) fn first_lines(conflicts: &BTreeMap<(String, IpAddr), OtherUsers>) -> String {
     let in_turn = |at: usize| conflicts.values().enumerate().filter(move |(_, users)| users.lines.len() > at);
     let turns = (0..MOST_LINES).flat_map(|at| in_turn(at).map(move |(address, _)| (address, at)));
@@ -55,17 +56,19 @@ pub(super) fn first_lines(conflicts: &BTreeMap<(String, IpAddr), OtherUsers>) ->
 // === impl KnownPool ===
 
 impl KnownPool {
-    /// The source of the addresses, for messages. `None`: the pool allocates its own addresses.
+    /// The object from which the pool takes its addresses, as text for messages. `None`: the pool allocates its own
+    /// addresses.
     pub(super) fn source(&self) -> Option<String> {
         self.checked.spec.addresses_from.as_ref().map(ToString::to_string)
     }
 
-    /// Whether the pool selects by the labels of Namespaces, which are not known.
+    /// Whether the pool selects by the labels of Namespaces while these labels are unknown.
     pub(super) fn lacks_namespaces(&self, membership: &Membership) -> bool {
         self.checked.selects_namespaces() && membership.selected.is_none()
     }
 
-    /// The condition of a pool that selects by the labels of Namespaces. `None`: the pool does not.
+    /// Decides the condition of a pool that selects by the labels of Namespaces. `None`: the pool does not select by
+    /// them.
     pub(super) fn namespaces_listed(&self, membership: &Membership) -> Option<(&'static str, Verdict)> {
         let verdict = match membership.selected {
             None if self.checked.selects_namespaces() => Verdict::not("Forbidden", NAMESPACES_UNKNOWN),
@@ -78,13 +81,14 @@ impl KnownPool {
         Some((NAMESPACES_LISTED, verdict))
     }
 
-    /// The condition of a pool that an API server has stored under an earlier schema. `None`: this schema allows the pool, too.
+    /// Decides the condition of a pool that an API server stored under an earlier schema. `None`: the current schema
+    /// allows the pool, too.
     pub(super) fn schema_violated(&self) -> Option<(&'static str, Verdict)> {
         let lines = self.checked.beyond_schema.as_deref()?;
         Some((SCHEMA_VIOLATED, Verdict::of("True", EARLIER_SCHEMA, lines)))
     }
 
-    /// The condition `Exhausted`.
+    /// Decides the condition `Exhausted`.
     pub(super) fn exhausted(&self, id: &PoolId, Observation { usage, relief, .. }: &Observation) -> Verdict {
         let has_free = usage.families.iter().all(|usage| usage.free > 0);
         match &self.checked.pool {
@@ -119,7 +123,7 @@ impl KnownPool {
     }
 }
 
-/// The condition of a pool that refers to NodePools. `None`: the pool refers to none.
+/// Decides the condition of a pool that refers to NodePools. `None`: the pool refers to no NodePool.
 pub(super) fn node_pool_found(membership: &Membership) -> Option<(&'static str, Verdict)> {
     let names = |keys: &[Key]| {
         let named: Vec<String> = keys.iter().take(MOST_LINES).map(|key| format!("NodePool {key}")).collect();
@@ -153,7 +157,7 @@ impl Verdict {
         Self::of("False", reason, message)
     }
 
-    /// The condition `Stalled` of a pool with this condition `Ready`.
+    /// Derives the condition `Stalled` from this condition `Ready`.
     pub(super) fn stalled(&self) -> Self {
         let (status, reason, message) = stalled((self.status, self.reason, &self.message));
         Self::of(status, reason, message)

@@ -1,4 +1,4 @@
-//! The state of each pool in the registry, as its status reports it.
+//! Reads the state of each pool in the registry, for the status of the pool.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -18,45 +18,46 @@ use crate::kinds::pool::{MOST_WAITING, Neighbour, Waiting};
 use crate::pools::beyond::Beyond;
 use crate::pools::machine_states::Counts;
 
-/// State of a pool in the registry.
+/// State of a pool in the registry, and facts that other parts have noted about the pool.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Observation {
-    /// Counts of the pool. It has no families while the registry does not have the pool.
+    /// Counts of the pool. Without families if the registry does not have the pool.
     pub usage: PoolUsage,
-    /// The first claims and machines that wait for an address.
+    /// The first claims and machines of the pool's wait queue.
     pub waiting: Vec<Waiting>,
-    /// The first KubevirtMachines whose VirtualMachines the webhook rejects because of the pool, each with the time of its creation.
-    /// They claim nothing, so they change no other condition of the pool: only whether machines are seen to wait.
+    /// The first KubevirtMachines whose VirtualMachines the webhook rejects because of the pool, with the times of
+    /// their creation. They have no claim. They count as waiting machines, and change nothing else in the status.
     pub refused: Vec<(Timestamp, Key)>,
-    /// The addresses of the pool with two users, by network.
+    /// The other users of the pool's addresses with two users, by network and address.
     pub conflicts: BTreeMap<(String, IpAddr), OtherUsers>,
     /// Lines about leases of the pool that cannot be read. `None`: every lease can be read.
     pub unreadable: Option<String>,
-    /// Number of machines of the pool in each state.
+    /// Numbers of machines of the pool.
     pub machines: Counts,
     /// The first Services and Clusters that have an address of the pool.
     pub neighbours: Vec<Neighbour>,
-    /// Addresses that guests report, and that are not reserved. `None`: every one is reserved.
+    /// Summary of reported addresses that are not reserved. `None`: every reported address is reserved.
     pub beyond: Option<Beyond>,
-    /// Name of another pool that has free addresses for the same machines. `None`: there is no such pool, or a claim or machine waits for
-    /// an address of this pool.
+    /// Name of another pool that has free addresses for the same machines. `None`: there is no such pool, or a claim or
+    /// machine waits for an address of this pool.
     pub relief: Option<String>,
 }
 
-/// The users of an address that do not hold its lease.
+/// The users of an address other than the holder of its lease.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct OtherUsers {
-    /// Lines about the first users, at most as many as a condition has.
+    /// Lines about the first of these users, at most as many as a condition can have.
     pub lines: Vec<String>,
-    /// Number of all users. A machine that records and reports the address counts once.
+    /// Number of these users. A machine that both records and reports the address counts once.
     pub count: usize,
 }
 
 /// States of the pools in the registry, by the name of the pool.
 pub type Observations = BTreeMap<String, Observation>;
 
-/// Returns the state of the pools in the registry. `usage` is the result of [`Allocator::usage`], `unreadable` has the reason
-/// of each lease that cannot be read, by the name of the lease, and `groups` is the result of [`Index::groups`](super::Index::groups).
+/// Returns the state of the pools in the registry. `usage` is the result of [`Allocator::usage`]. `unreadable` has the
+/// name of each lease that cannot be read, with the reason. `groups` is the result of
+/// [`Index::groups`](super::Index::groups).
 #[must_use]
 pub fn observe(
     allocator: &Allocator,
@@ -104,7 +105,7 @@ pub fn observe(
         let has = |pool: &&Pool| pool.contains(address) || pool.is_external() || of_holder == Some(pool.name());
         for pool in allocator.pools().filter(|pool| *pool.network() == *network).filter(has) {
             let observation = observations.entry(pool.name().to_owned()).or_default();
-            // Each address has a line before any address has two.
+            // Each address gets a line before any address gets a second line.
             let has_line = observation.conflicts.len() < MOST_LINES;
             let lines = if has_line { lines.clone() } else { Vec::new() };
             observation.conflicts.insert((network.clone(), address), OtherUsers { lines, count: users.len() });
@@ -124,7 +125,7 @@ pub fn observe(
     observations
 }
 
-/// Returns the first claims and machines that wait for each pool, in the order in which they are served.
+/// Returns for each pool the first waiting claims and machines, in the order in which they are served.
 fn first_waiting(allocator: &Allocator) -> BTreeMap<&str, Vec<Waiting>> {
     let mut waiting: BTreeMap<&str, Vec<(&Claim, Option<Family>)>> = BTreeMap::new();
     for (claim, queue) in allocator.waiting() {
@@ -145,7 +146,8 @@ fn first_waiting(allocator: &Allocator) -> BTreeMap<&str, Vec<Waiting>> {
     waiting.into_iter().map(|(pool, all)| (pool, first(all))).collect()
 }
 
-/// Returns the first Services and Clusters that have an address of each pool, in the order of the addresses.
+/// Returns for each pool the first Services and Clusters that have an address of the pool, in the order of the
+/// addresses.
 fn neighbours(allocator: &Allocator) -> BTreeMap<&str, Vec<Neighbour>> {
     let mut all: BTreeMap<&str, BTreeSet<(IpAddr, &Machine)>> = BTreeMap::new();
     for (network, address, object) in allocator.neighbours() {
@@ -172,7 +174,8 @@ impl Observation {
         self.usage.families.iter().find(|usage| usage.free == 0).map(|usage| usage.family)
     }
 
-    /// The first KubevirtMachines whose VirtualMachines the webhook rejects, as the status of the pool has them.
+    /// The first KubevirtMachines whose VirtualMachines the webhook rejects, in the form in which the status of the
+    /// pool lists them.
     pub(super) fn refused(&self) -> impl Iterator<Item = Waiting> {
         let family = self.exhausted_family().map(|family| family.to_string());
         self.refused.iter().map(move |(created, key)| Waiting {

@@ -14,7 +14,7 @@ pub(in crate::reports) fn key(name: &str) -> Key {
     Key { namespace: namespace.to_owned(), name: name.to_owned() }
 }
 
-/// A pool that serves the namespace of its name.
+/// A pool that serves only the namespace in its name.
 pub(in crate::reports) fn pool(name: &str, network: &str, addresses: &[&str], excluded: &[&str]) -> Pool {
     let texts = |texts: &[&str]| -> Vec<String> { texts.iter().map(|text| (*text).to_owned()).collect() };
     let (network, addresses, excluded_addresses) = (network.to_owned(), texts(addresses), texts(excluded));
@@ -31,7 +31,7 @@ fn pool_of(name: &str, spec: PoolSpec) -> Pool {
     pool.pool.unwrap().with_namespaces(namespaces(), namespaces())
 }
 
-/// A guest in phase Running that reports these addresses on network `n/net`.
+/// A guest in the phase Running that reports these addresses on the network `n/net`.
 pub(in crate::reports) fn guest(addresses: &[&str]) -> Guest {
     on(&[("n/net", addresses)])
 }
@@ -52,7 +52,7 @@ fn silent() -> Guest {
     guest
 }
 
-/// The inputs of [`Reservations`]. Each returns the changes of the reservations.
+/// The inputs of [`Reservations`]. Each method returns the resulting changes of the reservations.
 trait Change {
     fn learn(&mut self, key: &Key, guest: &Guest, now: Instant) -> Changes;
     fn lose(&mut self, key: &Key) -> Changes;
@@ -82,7 +82,7 @@ impl Change for Reservations {
     }
 }
 
-/// The changes as `+` for a begun and `-` for an ended reservation, one after the other.
+/// The changes as text: `+` before a reservation that has begun, and `-` before a reservation that has ended.
 fn text(changes: &Changes) -> String {
     let mut all: Vec<_> =
         changes.begun.iter().map(|it| ('+', it)).chain(changes.ended.iter().map(|it| ('-', it))).collect();
@@ -94,7 +94,8 @@ fn text(changes: &Changes) -> String {
     text.trim_end().to_owned()
 }
 
-/// Reservations with the pool `n/p` for namespace `n`: 10.0.0.1 to 10.0.0.`last`, and fd00::/120.
+/// Reservations with the pool `n/p` for the namespace `n`. The pool has the addresses 10.0.0.1 to 10.0.0.`last` and
+/// fd00::/120.
 fn reservations(last: u8) -> Reservations {
     let mut reservations = Reservations::default();
     let changes =
@@ -121,9 +122,9 @@ fn a_reservation_begins_when_a_running_guest_reports_an_address() {
     let changes = reservations.learn(&w, &guest(&["10.0.0.8", "10.0.1.8", "fe80::1"]), now);
     assert_eq!(text(&changes), "+n/w 10.0.0.8");
     assert_eq!(changes.begun[0].uid, "u");
-    // A repeated report changes nothing.
+    // If the guest repeats its report, nothing changes.
     assert_eq!(reservations.learn(&w, &guest(&["10.0.0.8"]), now), Changes::default());
-    // No pool is on the other network, so nothing is reserved there.
+    // The other network has no pool, so nothing is reserved there.
     assert_eq!(text(&reservations.learn(&key("n/v"), &on(&[("n/other", &["10.0.0.9"])]), now)), "");
 }
 
@@ -145,7 +146,7 @@ fn a_reservation_ends_with_its_instance() {
 }
 
 #[test]
-fn silence_ends_no_reservation() {
+fn a_disconnected_agent_ends_no_reservation() {
     let (mut reservations, now, w) = (reservations(99), Instant::now(), key("n/w"));
     reservations.learn(&w, &guest(&["10.0.0.8"]), now);
     let starting = Guest { life: Life::Starting, ..guest(&[]) };
@@ -162,7 +163,8 @@ fn a_reservation_ends_after_ten_minutes_of_reports_of_the_network_without_the_ad
     reservations.learn(&w, &guest(&["10.0.0.8", "10.0.0.9"]), at(0));
     assert_eq!(reservations.learn(&w, &guest(&["10.0.0.9"]), at(1)), Changes::default());
     assert_eq!(reservations.next_end(), Some(at(11)));
-    // A further report without the address does not restart the ten minutes. A report without an agent cancels them.
+    // A further report without the address does not restart the ten minutes. If the agent is disconnected, the ten
+    // minutes are cancelled.
     reservations.learn(&w, &guest(&["10.0.0.9"]), at(5));
     assert_eq!(
         (reservations.next_end(), reservations.wait(at(11) - Duration::from_nanos(1))),
@@ -176,7 +178,7 @@ fn a_reservation_ends_after_ten_minutes_of_reports_of_the_network_without_the_ad
     reservations.learn(&w, &guest(&["10.0.0.9"]), at(40));
     assert_eq!(text(&reservations.wait(at(50))), "-n/w 10.0.0.8");
     assert_eq!((reservations.next_end(), reserved(&reservations)), (None, vec!["n/w 10.0.0.9".to_owned()]));
-    // The end of the instance also ends the reservations of absent addresses.
+    // When the instance ends, the reservations of absent addresses end, too.
     reservations.learn(&w, &guest(&[]), at(51));
     assert_eq!(text(&reservations.lose(&w)), "-n/w 10.0.0.9");
     assert_eq!(reservations.next_end(), None);
@@ -191,7 +193,7 @@ fn a_pool_that_serves_only_the_namespace_of_a_guest_reserves_256_addresses_for_i
     let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
     assert_eq!(reservations.learn(&key("n/w"), &guest(&texts[..200]), now).begun.len(), 200);
     assert_eq!(reservations.learn(&key("n/w"), &guest(&texts), now).begun.len(), 56);
-    // Absent addresses count, too.
+    // Absent addresses count in the limit, too.
     assert_eq!(reservations.learn(&key("n/w"), &guest(&texts[300..]), now), Changes::default());
     assert_eq!(reservations.wait(now + ABSENCE).ended.len(), 256);
     assert_eq!(reservations.beyond(), BTreeMap::new());
@@ -208,7 +210,7 @@ fn a_pool_of_another_namespace_reserves_four_addresses_per_family_of_a_guest() {
     assert_eq!(text(&changes), "+evil/w 10.0.0.1 +evil/w fd00::1 +evil/w fd00::2 +evil/w fd00::3");
     let beyond = |addresses| Beyond { addresses, guests: 1, first: vec![key("evil/w")] };
     assert_eq!(reservations.beyond(), [("n/p".to_owned(), beyond(2))].into());
-    // The first ones keep their place. When one of them ends, the next one counts.
+    // The first addresses stay reserved. When one of these reservations ends, the next address is reserved.
     reservations.learn(&lying, &guest(&all[1..]), now);
     assert_eq!(text(&reservations.wait(now + ABSENCE)), "+evil/w 10.0.0.2 -evil/w 10.0.0.15");
     assert_eq!(reservations.beyond(), [("n/p".to_owned(), beyond(1))].into());
@@ -218,7 +220,7 @@ fn a_pool_of_another_namespace_reserves_four_addresses_per_family_of_a_guest() {
 
 #[test]
 fn one_namespace_reserves_at_most_a_quarter_of_a_pool_that_does_not_serve_it() {
-    // 40 addresses.
+    // The pool has 40 IPv4 addresses.
     let (mut reservations, now) = (reservations(40), Instant::now());
     let three = |first: u8| {
         let texts: Vec<String> = (first..first + 3).map(|last| format!("10.0.0.{last}")).collect();
@@ -229,7 +231,7 @@ fn one_namespace_reserves_at_most_a_quarter_of_a_pool_that_does_not_serve_it() {
     }
     assert_eq!(text(&reservations.learn(&key("evil/d"), &three(10), now)), "+evil/d 10.0.0.10");
     assert_eq!(text(&reservations.learn(&key("evil/e"), &three(13), now)), "");
-    // Another namespace has a share of its own, and the namespace of the pool has no bound.
+    // Another namespace has a share of its own. The namespace of the pool has no bound.
     assert_eq!(reservations.learn(&key("other/a"), &three(20), now).begun.len(), 3);
     assert_eq!(reservations.learn(&key("n/a"), &three(30), now).begun.len(), 3);
     let first = vec![key("evil/d"), key("evil/e")];
@@ -240,7 +242,7 @@ fn one_namespace_reserves_at_most_a_quarter_of_a_pool_that_does_not_serve_it() {
 }
 
 #[test]
-fn reserved_addresses_of_a_pool_do_not_change_the_share_of_another_namespace() {
+fn exclusions_and_gateways_of_a_pool_do_not_change_the_share_of_another_namespace() {
     let (mut reservations, now) = (Reservations::default(), Instant::now());
     let of_eight = |reserved: PoolSpec| {
         let addresses = vec!["10.0.0.1-10.0.0.8".to_owned()];
@@ -279,7 +281,7 @@ fn a_small_pool_reserves_one_address_of_another_namespace() {
 }
 
 #[test]
-fn an_address_outside_all_pools_takes_no_place_and_an_excluded_address_is_reserved() {
+fn an_address_outside_all_pools_does_not_count_and_an_excluded_address_is_reserved() {
     let mut reservations = Reservations::default();
     reservations.give(vec![pool("n/p", "n/net", &["10.0.0.1-10.0.0.40"], &["10.0.0.1-10.0.0.20"])]);
     let now = Instant::now();
@@ -291,7 +293,7 @@ fn an_address_outside_all_pools_takes_no_place_and_an_excluded_address_is_reserv
 }
 
 #[test]
-fn a_pool_whose_addresses_come_from_elsewhere_has_every_address() {
+fn every_reported_address_counts_in_a_pool_whose_addresses_another_program_allocates() {
     let spec = serde_json::json!({
         "network": "n/net", "addressesFrom": {"ipamClaim": {}}, "gateway": ["10.0.0.1"], "machineSelector": {},
         "machineNetwork": [{"cidr": "10.0.0.0/16"}],
@@ -308,13 +310,13 @@ fn a_pool_whose_addresses_come_from_elsewhere_has_every_address() {
     };
     assert_eq!(text(&reservations.learn(&key("n/router"), &guest(&["10.0.0.1"]), now)), "");
     assert_eq!(learn(&mut reservations, "n/w", 1), 10);
-    // Guests of another namespace have a constant bound: the pool has no number of addresses.
+    // For guests of another namespace the bound is constant, because the pool has no number of addresses.
     let begun: Vec<usize> = (2..20).map(|at| learn(&mut reservations, &format!("evil/w-{at}"), at)).collect();
     assert_eq!((begun[0], begun.iter().sum::<usize>()), (4, 64));
 }
 
 #[test]
-fn a_pool_for_claims_of_every_namespace_bounds_the_reports_of_each_other_namespace() {
+fn a_pool_that_serves_claims_of_every_namespace_limits_reports_from_other_namespaces() {
     let (mut reservations, now) = (Reservations::default(), Instant::now());
     let global = pool("n/p", "n/net", &["10.0.0.1-10.0.0.99"], &[]);
     reservations.give(vec![global.with_namespaces(Namespaces::only(None::<String>), Namespaces::every())]);
@@ -325,25 +327,26 @@ fn a_pool_for_claims_of_every_namespace_bounds_the_reports_of_each_other_namespa
 }
 
 #[test]
-fn a_pool_of_several_namespaces_reserves_one_address_of_each_guest_and_few_further_ones() {
+fn a_pool_of_several_namespaces_reserves_one_address_for_each_guest_and_a_few_more() {
     let (mut reservations, now) = (Reservations::default(), Instant::now());
     let both = || Namespaces::only(["n", "evil"]);
-    // No guest is in the namespace of this pool, as with a GlobalStaticIPPool.
+    // The pool is in the namespace of no guest, as a GlobalStaticIPPool is.
     let common = pool("x/p", "n/net", &["10.0.0.1-10.0.0.40"], &[]).with_namespaces(both(), both());
     reservations.give(vec![common]);
     let all: Vec<String> = (1..=40).map(|last| format!("10.0.0.{last}")).collect();
     let all: Vec<&str> = all.iter().map(String::as_str).collect();
-    // A guest that lies: its own address, and four further ones.
+    // A guest with false reports reserves its own address and four further addresses.
     assert_eq!(reservations.learn(&key("evil/w-0"), &guest(&all), now).begun.len(), 5);
-    // All guests of the namespace: one address each, and a quarter of the pool.
+    // Each guest of the namespace reserves one address. In addition, all of them together reserve at most a quarter of
+    // the pool.
     let begun: Vec<usize> =
         (1..6).map(|at| reservations.learn(&key(&format!("evil/w-{at}")), &guest(&all), now).begun.len()).collect();
     assert_eq!(begun, [5, 3, 1, 1, 1]);
-    // Each guest of another namespace still has its own address.
+    // Each guest of another namespace still reserves its own address.
     let honest =
         (1..=40).map(|at| reservations.learn(&key(&format!("n/w-{at}")), &guest(&all[at - 1..at]), now).begun.len());
     assert_eq!(honest.sum::<usize>(), 40);
-    // The places of a guest that is gone are free for others.
+    // When a guest is gone, other guests can reserve as many addresses as it had in the share.
     assert_eq!(reservations.lose(&key("evil/w-0")).begun.len(), 4);
     let beyond: Vec<String> = reservations.beyond().into_keys().collect();
     assert_eq!(beyond, ["x/p"]);
@@ -366,12 +369,13 @@ fn reported_addresses_are_reserved_when_their_pool_is_created_later() {
     let begun = "+evil/w 10.0.0.3 +evil/w 10.0.0.4 +evil/w 10.0.0.5 +evil/w 10.0.0.6 +n/w 10.0.0.1 +n/w 10.0.0.2";
     assert_eq!(text(&reservations.give(vec![of_n(&["10.0.0.1-10.0.0.99"])])), begun);
     assert_eq!(reservations.give(vec![of_n(&["10.0.0.1-10.0.0.99"])]), Changes::default());
-    // A pool on another network changes nothing, and a smaller pool ends what it no longer has.
+    // A pool on another network changes nothing. If a pool becomes smaller, the reservations of addresses that it no
+    // longer has end.
     let other = || pool("n/q", "n/other", &["10.0.0.1-10.0.0.99"], &[]);
     assert_eq!(reservations.give(vec![of_n(&["10.0.0.1-10.0.0.99"]), other()]), Changes::default());
     let ended = "-evil/w 10.0.0.4 -evil/w 10.0.0.5 -evil/w 10.0.0.6";
     assert_eq!(text(&reservations.give(vec![of_n(&["10.0.0.1-10.0.0.3"]), other()])), ended);
-    // A pool that serves the namespace from now on counts every address.
+    // From now on the pool serves the namespace, so every address is reserved.
     let both =
         pool("n/p", "n/net", &["10.0.0.1-10.0.0.99"], &[]).with_namespaces(Namespaces::every(), Namespaces::every());
     assert_eq!(reservations.give(vec![both]).begun.len(), 6);
@@ -429,7 +433,7 @@ fn an_object_without_a_network_reserves_its_addresses_on_each_network_with_a_poo
         changed(&mut reservations),
         (vec!["n/one 10.0.0.8 u".to_owned(), "n/two 10.0.0.8 u".to_owned()], vec![])
     );
-    // The pool of network `n/two` now has the other address of the object instead.
+    // Now the pool of the network `n/two` has the other address of the object instead.
     reservations.set_pools(pools(&["10.0.9.0/24"]));
     assert_eq!(changed(&mut reservations), (row("n/two 10.0.9.9 u"), row("n/two 10.0.0.8 u")));
     reservations.apply_anywhere(&key("n/web"), "u", addresses(&["10.0.0.9", "10.0.9.9"]));

@@ -1,4 +1,4 @@
-//! Tests of the decisions.
+//! Tests of the decisions about IPAMClaims.
 
 use serde_json::json;
 
@@ -9,7 +9,7 @@ use glowplug::host::pool::Namespaces;
 const FREE: &str = "pool n/p has no free IPv4 address";
 const THEIRS: &str = "kubevirt.io/persistent-ipam";
 
-/// The claim `n/a.net1` with its finalizer, with `changes` merged into it.
+/// The claim `n/a.net1` with its finalizer, after `changes` are merged into it.
 fn claim(changes: &Value) -> IpamClaim {
     let owner = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": "a", "uid": "vm-1"});
     let mut value = json!({
@@ -35,7 +35,7 @@ fn pool(name: &str) -> PoolId {
     PoolId { namespace: Some("n".to_owned()), name: name.to_owned() }
 }
 
-/// A claim with its finalizer on a pool of both families.
+/// A claim with its finalizer. Its pool has addresses of both families.
 fn view() -> View {
     let facts = PoolFacts {
         uid: "pool".to_owned(),
@@ -62,13 +62,13 @@ fn view() -> View {
     }
 }
 
-/// A claim that holds these addresses, with these addresses in its status.
+/// A claim that holds the addresses `leases` and has the addresses `ips` in its status.
 fn with(leases: &[&str], ips: &[&str]) -> View {
     let ledger = Recorded { held: leases.iter().map(|address| held(address)).collect(), ..view().ledger };
     View { claim: Some(claim(&json!({"status": {"ips": ips}}))), ledger, ..view() }
 }
 
-/// A claim that is being deleted, with `changes` merged into it.
+/// A claim that is being deleted, after `changes` are merged into it.
 fn deleted(changes: &Value) -> View {
     let mut merged = json!({
         "metadata": {"deletionTimestamp": "1970-01-01T00:00:09Z"}, "status": {"ips": ["10.0.0.8/24"]},
@@ -89,7 +89,7 @@ fn next(view: &View) -> Step {
     decide(view, Timestamp::from_second(100).unwrap())
 }
 
-/// Addresses, reason and message that a step writes into the status.
+/// The addresses, the reason and the message that a step writes into the status.
 fn status(view: &View) -> (Value, String, String) {
     match next(view) {
         Step::PatchStatus(patch, _) => {
@@ -144,7 +144,7 @@ fn a_claim_with_the_lease_of_one_family_claims_the_other_family() {
 }
 
 #[test]
-fn a_claim_of_another_program_stays_as_it_is() {
+fn the_claim_of_another_program_is_not_changed() {
     let other = View { pool: Serving::None, claim: Some(claim(&json!({"metadata": {"finalizers": []}}))), ..view() };
     assert_eq!(next(&other), Step::Wait);
     let waiting = View { ledger: Recorded { waits: true, ..Recorded::default() }, ..other };
@@ -173,7 +173,7 @@ fn addresses_of_the_status_are_adopted_and_never_replaced() {
         kind: Source::IpamClaim,
     };
     let adopt = Step::Adopt(record, "n/vlan10".to_owned());
-    // Without a lease, with the lease of one family, and with leases of other addresses.
+    // The claim has no lease, the lease of one family, or leases of other addresses.
     for leases in [&[] as &[&str], &["fd00::9/64"], &["10.0.0.8/24", "fd00::8/64"]] {
         assert_eq!(next(&with(leases, &ips)), adopt, "{leases:?}");
         let problem = Some(Problem::Mismatch("taken".to_owned(), Vec::new()));
@@ -187,16 +187,16 @@ fn addresses_of_the_status_are_adopted_and_never_replaced() {
 }
 
 #[test]
-fn a_lease_that_no_status_had_is_released() {
+fn a_lease_is_released_if_the_status_has_another_address_of_its_family() {
     let claimant = Claimant { machine: holder("u1"), interface: eno101() };
     let surplus = with(&["10.0.0.9/24", "fd00::9/64", "10.0.0.8/24"], &["10.0.0.8/24"]);
     assert_eq!(next(&surplus), Step::Keep(claimant, vec!["10.0.0.8".parse().unwrap()]));
-    // The other family is not a surplus.
+    // A lease of the other family is kept.
     assert_eq!(status(&with(&["10.0.0.8/24", "fd00::9/64"], &["10.0.0.8/24"])).1, "SuccessfulAllocation");
 }
 
 #[test]
-fn a_claim_that_gets_no_address_has_the_reason() {
+fn a_claim_that_gets_no_address_has_the_reason_in_its_status() {
     let problem = |error: ClaimError| View { problem: Some(Problem::Refused(error)), ..view() };
     let exhausted = ClaimError::Exhausted {
         interface: eno101(),
@@ -236,11 +236,11 @@ fn a_claim_requests_at_most_one_address_of_each_family() {
 }
 
 #[test]
-fn a_deleted_claim_is_released_when_no_instance_of_its_name_exists() {
+fn a_deleted_claim_loses_its_lease_when_no_instance_of_its_virtual_machine_exists() {
     let ending = deleted(&json!({}));
     assert_eq!(next(&ending), Step::ReadGuests(names(&["a"])));
     let alone = View { guests: Some(Vec::new()), ..ending };
-    // An instance that is created from now on must not find the address.
+    // An instance that is created after this write must not find the address.
     assert_eq!(status(&alone), is(json!([]), "Released", "The claim is being deleted"));
     // The instances are read again after the write of the status.
     let cleared = deleted(&json!({"status": {"ips": []}}));
@@ -257,11 +257,11 @@ fn a_deleted_claim_waits_for_its_guest_and_for_other_programs() {
     assert_eq!((next(&used), used.waits_for_guest()), (Step::Wait, true));
     let in_use = json!({"metadata": {"finalizers": [THEIRS, CLAIM_FINALIZER]}});
     assert_eq!(next(&deleted(&in_use)), Step::Wait);
-    // Any instance of the name may be the guest of a claim without an owner.
+    // Any instance with the name of the virtual machine may be the guest of a claim without an owner.
     let orphan = deleted(&json!({"metadata": {"ownerReferences": []}}));
     let orphan = View { guests: Some(vec![guest("a", &["vmi-2", "vm-2"])]), ..orphan };
     assert_eq!(next(&orphan), Step::Wait);
-    // The lease alone would not say that the guest of another virtual machine may use the address.
+    // The lease does not show that the guest of another virtual machine may use the address, so the claim stays.
     let labelled = deleted(&json!({"metadata": {"labels": {"kubevirt.io/vm": "b"}}}));
     for name in ["a", "b"] {
         let labelled = View { guests: Some(vec![guest(name, &["vmi-2", "vm-2"])]), ..labelled.clone() };
@@ -270,7 +270,7 @@ fn a_deleted_claim_waits_for_its_guest_and_for_other_programs() {
 }
 
 #[test]
-fn the_lease_of_a_claim_that_ends_stays_while_another_instance_of_the_name_exists() {
+fn the_lease_of_a_claim_that_ends_is_kept_while_another_instance_with_the_name_exists() {
     let guests = Some(vec![guest("a", &["vmi-2", "vm-2"])]);
     let ending = View { guests: guests.clone(), ..deleted(&json!({})) };
     assert_eq!(next(&ending), set_finalizers(&[]), "no release");
@@ -280,7 +280,7 @@ fn the_lease_of_a_claim_that_ends_stays_while_another_instance_of_the_name_exist
     let kept = View { guests, ..gone.clone() };
     assert_eq!((next(&kept), kept.waits_for_guest()), (Step::Wait, true));
     assert_eq!(next(&View { guests: Some(Vec::new()), ..gone }), Step::Release(holder("u1")));
-    // A new claim of the same name does not wait for the end of this instance.
+    // A new claim of the same name is served before this instance ends.
     let uid = json!({"metadata": {"uid": "u2"}});
     let new = View { claim: Some(claim(&uid)), former, guests: kept.guests, ..view() };
     assert!(matches!(next(&new), Step::Claim(claim) if claim.machine == holder("u2")));
@@ -291,18 +291,18 @@ fn every_virtual_machine_that_a_claim_names_may_use_its_address() {
     let owner = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "name": "c", "uid": "vmi-1"});
     let other = json!({"metadata": {"labels": {"kubevirt.io/vm": "b"}, "ownerReferences": [owner]}});
     assert_eq!(next(&deleted(&other)), Step::ReadGuests(names(&["a", "b", "c"])));
-    // A name that no object can have is not asked for.
+    // A virtual machine cannot have this name, so no instance of this name is read.
     let hostile = json!({"metadata": {"labels": {"kubevirt.io/vm": "../x"}, "ownerReferences": []}});
     assert_eq!(next(&deleted(&hostile)), Step::ReadGuests(names(&["a"])));
 }
 
 #[test]
-fn the_record_of_an_address_that_the_status_no_longer_has_ends() {
+fn the_record_of_an_address_ends_if_the_status_no_longer_has_the_address() {
     let mut view = with(&["10.0.0.8/24"], &["10.0.0.8/24"]);
     let noted = BTreeSet::from([("n/vlan10".to_owned(), "10.0.0.9".parse().unwrap())]);
     view.ledger.unrecorded = noted.clone();
     assert_eq!(next(&view), Step::ReadGuests(names(&["a"])));
-    // A guest may still have the address.
+    // A guest may still use the address.
     view.guests = Some(vec![guest("a", &["vmi-1", "vm-1"])]);
     assert!(!matches!(next(&view), Step::EndRecords(..) | Step::ReadGuests(_)));
     assert!(view.waits_for_guest());

@@ -5,12 +5,12 @@ use glowplug::host::claim::is_object_name;
 use super::*;
 use crate::variants::each_object;
 
-/// Derives objects from `valid`, and puts each one into a view with `view`. Asserts that each decision concerns only the
-/// machine `n/w` and addresses of its network.
+/// Derives objects from `valid`, and puts each object into a view with `view`. Asserts that each decision concerns only
+/// the machine `n/w` and addresses of its network.
 fn decisions_concern_only_the_machine(valid: &Value, view: impl Fn(crate::cluster::object::Object) -> Option<View>) {
     let network: IpNetwork = "10.0.0.0/16".parse().unwrap();
     let is_own = |machine: &Machine| Key::of_machine(machine) == key();
-    // A label may name a machine of this name in another namespace.
+    // A label may name a machine with the name `w` in another namespace.
     let is_labelled = |machine: &Machine| machine.name == "w" && ["m-1", "v-1"].contains(&machine.uid.as_str());
     each_object(valid, |object| {
         let Some(view) = view(object) else { return };
@@ -61,7 +61,7 @@ fn an_ipaddress_of_another_provider_with_any_content_gives_only_addresses_of_the
 }
 
 #[test]
-fn an_address_claim_of_a_machine_with_any_content_asks_only_for_its_own_address() {
+fn an_address_claim_with_any_content_asks_only_for_its_own_address() {
     let note = json!({
         "kind": "KubevirtMachine", "machine": {"namespace": "n", "name": "w", "uid": "m-1"}, "interface": "eno101",
     });
@@ -85,7 +85,7 @@ fn an_address_claim_of_a_machine_with_any_content_asks_only_for_its_own_address(
 }
 
 #[test]
-fn the_name_of_an_address_that_no_object_can_have_counts_as_absent() {
+fn an_invalid_name_of_an_ipaddress_counts_as_absent() {
     for name in ["", "../../other/ipaddresses/a", "a?b", "A"] {
         let view = with_address_claim("m-1", &json!({"status": {"addressRef": {"name": name}}}));
         assert_eq!(decide(&view), pending("Waiting for IPAddressClaim n/w-eno101: it has no address yet"), "{name}");
@@ -93,7 +93,7 @@ fn the_name_of_an_address_that_no_object_can_have_counts_as_absent() {
 }
 
 #[test]
-fn an_ipam_claim_of_a_machine_with_any_content_gives_only_addresses_of_the_network() {
+fn an_ipam_claim_with_any_content_gives_only_addresses_of_the_network() {
     let owner = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": "w", "uid": "v-1"});
     let failed =
         json!({"type": "IPsAllocated", "status": "False", "reason": "SubnetExhausted", "message": "none left"});

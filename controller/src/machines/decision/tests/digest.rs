@@ -1,14 +1,15 @@
-//! Tests of the digest of a Secret: when a pass does not need to read the Secret.
+//! Tests of the digest of a Secret: a pass that trusts the digest does not read the Secret.
 
 use super::*;
 use crate::kinds::network_data::DIGEST_ANNOTATION;
 
-/// Creates the view of a machine whose objects have everything that the controller writes, as a leader sees it when it starts.
+/// Creates the view of a machine whose objects have everything that the controller writes. A leader that starts has
+/// this view.
 fn listed() -> View {
     listed_with(served())
 }
 
-/// Adds what the controller writes for a served machine, and forgets what the pass has read.
+/// Adds to a view what the controller writes for a served machine, and removes the Secrets that the pass has read.
 fn listed_with(mut view: View) -> View {
     let Step::PatchMachine(patch) = decide(&view) else { panic!("{:?}", decide(&view)) };
     let status = json!({"allocatedBootstrapAddresses": {"eno101": ["10.0.0.8/16"]}});
@@ -18,7 +19,7 @@ fn listed_with(mut view: View) -> View {
     View { secrets: BTreeMap::new(), ..view }
 }
 
-/// Whether a pass trusts the digest, and the first step of this pass.
+/// Returns whether a pass trusts the digest, and the first step of this pass.
 fn first(mut view: View) -> (bool, Step) {
     view.trust_digest();
     (view.trusts_digest, decide(&view))
@@ -47,7 +48,7 @@ fn the_secret_of_a_settled_machine_is_not_read() {
 }
 
 #[test]
-fn a_secret_is_read_if_its_digest_is_missing_or_another_one() {
+fn a_secret_is_read_if_its_digest_is_missing_or_wrong() {
     for digest in
         [None, Some(""), Some("@"), Some("4180ab244d4fdcf40581bd2ad06cc82d"), Some("\u{0}é@2026-08-14T10:00:00Z")]
     {
@@ -81,7 +82,7 @@ fn a_secret_is_read_if_the_machine_would_get_other_network_data() {
 }
 
 #[test]
-fn a_secret_is_read_if_the_leases_are_not_those_of_its_addresses() {
+fn a_secret_is_read_if_the_leases_do_not_match_its_addresses() {
     let mut lost = listed();
     lost.ledger.held.clear();
     let mut of_another = listed();
@@ -133,7 +134,7 @@ fn a_secret_without_a_current_document_gets_no_digest() {
 }
 
 #[test]
-fn a_digest_says_when_the_secret_was_updated() {
+fn a_digest_has_the_time_at_which_the_secret_was_updated() {
     let updated: Timestamp = "2026-08-14T10:00:00.123456789Z".parse().unwrap();
     let later = OwnSecret { updated: Some(updated), ..own("m-1", "v-1") };
     let mut view = listed_with(View { secrets: secrets([later]), ..served() });
