@@ -1,4 +1,4 @@
-//! Tests the admission webhooks of the test API server. The real server of `make test-cluster` is older and does not know
+//! Tests how the test API server calls admission webhooks. The real server of `make test-cluster` is too old for
 //! `matchConditions`.
 
 use std::sync::Arc;
@@ -21,12 +21,12 @@ use crate::support::{CONTROLLER, Cluster, start_server};
 const MUTATING: &str = "MutatingWebhookConfiguration";
 const VALIDATING: &str = "ValidatingWebhookConfiguration";
 
-/// Rules for operations on resources of KubeVirt.
+/// Returns the rules of a webhook for these operations on these resources of KubeVirt.
 fn rules(operations: &[&str], resources: &[&str]) -> Value {
     json!([{"apiGroups": ["kubevirt.io"], "apiVersions": ["v1"], "operations": operations, "resources": resources}])
 }
 
-/// The VirtualMachines of the namespace `default`.
+/// Returns the API for VirtualMachines of the namespace `default`.
 fn vms(cluster: &Cluster) -> Api<DynamicObject> {
     Api::namespaced_with(cluster.client(), "default", &resource(VIRTUAL_MACHINE))
 }
@@ -41,7 +41,8 @@ fn vm(name: &str) -> DynamicObject {
     object(VIRTUAL_MACHINE, json!({"metadata": metadata, "spec": {"template": template, "replicas": 1}}))
 }
 
-/// Whether a webhook with this condition is called when a VirtualMachine is created. `Err`: message of the rejection.
+/// Returns whether the API server calls a webhook with this condition when a VirtualMachine is created. `Err`: message
+/// of the rejection.
 async fn is_called(expression: &str, policy: &str) -> Result<bool, String> {
     let (_server, cluster) = start_server().await;
     let hook = Hook::allowing().await;
@@ -66,7 +67,7 @@ async fn merge(vms: &Api<DynamicObject>, patch: &Value) {
 }
 
 #[tokio::test]
-async fn a_webhook_is_called_when_its_conditions_are_true() {
+async fn a_webhook_is_called_only_if_its_condition_is_true() {
     for (expression, expected) in [
         ("!has(object.metadata.deletionTimestamp)", true),
         ("has(object.metadata.deletionTimestamp)", false),
@@ -111,7 +112,7 @@ async fn the_failure_policy_decides_if_a_condition_cannot_be_evaluated() {
 }
 
 #[tokio::test]
-async fn a_false_condition_skips_the_webhook_even_if_another_one_cannot_be_evaluated() {
+async fn a_false_condition_skips_the_webhook_even_if_another_condition_cannot_be_evaluated() {
     let (_server, cluster) = start_server().await;
     let hook = Hook::allowing().await;
     let conditions =
@@ -123,14 +124,14 @@ async fn a_false_condition_skips_the_webhook_even_if_another_one_cannot_be_evalu
 }
 
 #[tokio::test]
-async fn a_webhook_configuration_with_a_condition_that_is_no_expression_is_refused() {
+async fn a_webhook_configuration_with_an_invalid_cel_expression_is_refused() {
     let refused = is_called("has(object.a[", "Fail").await.unwrap_err();
     let path = "422 Invalid: webhooks[0].matchConditions[0].expression: Invalid value: \"has(object.a[\": compilation";
     assert!(refused.starts_with(path), "{refused}");
 }
 
 #[tokio::test]
-async fn a_condition_compares_an_update_with_the_old_object() {
+async fn a_condition_of_a_webhook_can_compare_an_update_with_the_object_before_it() {
     let (_server, cluster) = start_server().await;
     let (hook, vms) = (Hook::allowing().await, vms(&cluster));
     let expression = "!has(object.metadata.deletionTimestamp) && object.spec.template != oldObject.spec.template";
@@ -163,7 +164,7 @@ async fn an_object_selector_matches_the_old_or_the_new_object() {
 }
 
 #[tokio::test]
-async fn a_mutating_webhook_is_called_once_more_if_a_later_one_changes_the_object() {
+async fn with_if_needed_a_mutating_webhook_is_called_again_if_a_later_webhook_changes_the_object() {
     let label = |name: &'static str| {
         move |request: &Value| match request["object"]["metadata"]["labels"].get(name) {
             Some(_) => json!({"allowed": true}),
@@ -193,7 +194,7 @@ async fn a_mutating_webhook_is_called_once_more_if_a_later_one_changes_the_objec
 }
 
 #[tokio::test]
-async fn a_field_that_a_webhook_adds_has_no_manager_and_conflicts_with_no_apply() {
+async fn a_field_that_a_webhook_adds_has_no_manager_so_a_later_apply_has_no_conflict() {
     let (_server, cluster) = start_server().await;
     let reference = "/spec/template/spec/volumes/1/cloudInitConfigDrive/networkDataSecretRef";
     let hook =
@@ -232,7 +233,7 @@ async fn a_subresource_is_reviewed_only_if_a_rule_names_it() {
 }
 
 #[tokio::test]
-async fn a_review_names_the_groups_of_a_service_account() {
+async fn an_admission_review_contains_the_groups_of_a_service_account() {
     let server = Server::start().await;
     let cluster = Cluster::of(&server).await;
     let hook = Hook::allowing().await;

@@ -1,5 +1,6 @@
-//! Chaos: a real API server, several replicas of the controller, random operations and faults, and an observer that checks
-//! every change: `make chaos`. `MINUTES` is the duration (default: 60), and `SEED` the seed of the choices.
+//! Chaos test (`make chaos`): random operations and faults on several replicas of the controller, with a real API
+//! server. An observer checks every change. `MINUTES` is the duration (default: 60), and `SEED` is the seed of the
+//! random choices.
 //!
 //! | part | what it is |
 //! |---|---|
@@ -7,7 +8,7 @@
 //! | controller | three processes of the program with leader election and exactly the shipped rights, each behind a TCP proxy; the API server calls their webhooks through a Service ([`replicas`]) |
 //! | machines | four namespaces on three networks, stand-ins of capk, KubeVirt and the garbage collector ([`place`]) |
 //! | hostile tenant | writes objects in a namespace of its own that name the machines, UIDs and addresses of the others ([`tenant`]) |
-//! | witness | a namespace that no fault names. During the faults marked "the witness is served" below, a claim of this namespace must get its address ([`witness`]) |
+//! | witness | a namespace that is not the target of any fault. During the faults marked "the witness is served" below, a claim of this namespace must get its address ([`witness`]) |
 //! | observer | a client with code of its own, which replays the history of every address ([`observer`]) |
 //!
 //! The run consists of rounds. In each round, operations and faults happen at random. Then the faults end, and the pools grow
@@ -21,8 +22,8 @@
 //! |---|---|
 //! | a replica is killed or paused, has no connection, loses its watches or the answers to its requests, or gets a wrong clock | |
 //! | the API server, or the API server and etcd, are killed and start again | |
-//! | an administrator writes a lease with a mistake, or edits one: it cannot be read, or its holder does not exist ([`poison`]) | the witness is served, also from the pool of such a lease. The log of a replica names each lease that cannot be read |
-//! | a policy denies the writes of the controller of one kind in one namespace ([`denial`]) | the witness is served. The log names the reason, and the controller pauses between attempts |
+//! | an administrator writes a lease with a mistake, or edits a lease. The controller cannot read the lease, or the holder of the lease does not exist ([`poison`]) | the witness is served, also from the pool of such a lease. The log of a replica names each lease that cannot be read |
+//! | a policy denies the controller's writes of one kind in one namespace ([`denial`]) | the witness is served. The log names the reason, and the controller pauses between attempts |
 //! | clients open more connections than a port of a replica accepts, send one byte on each, and then stop ([`stalls`]) | the API server calls the webhooks; probes and metrics are served |
 //! | etcd is restored from a backup, with and without running replicas | see below |
 //!
@@ -33,24 +34,24 @@
 //!
 //! | checked on | invariant |
 //! |---|---|
-//! | every version | no two guests, and no two IPAddresses, use one address of a network, and no two guests one MAC address. A guest uses what it has read from its Secret, and what it reports |
-//! | every version | no address is allocated that another guest has reported, or another object has recorded, for at least half a minute |
+//! | every version | no two guests, and no two IPAddresses, use the same address of a network. No two guests use the same MAC address. A guest uses the addresses that it has read from its Secret, and the addresses that it reports |
+//! | every version | an address is not allocated if another guest has reported it, or another object has recorded it, for at least half a minute |
 //! | every version | a machine gets the address that its KubevirtMachine recorded before the pool existed |
-//! | every version | a guest reads only the Secret of its own VirtualMachine, and no guest of a pool starts without network data |
-//! | every version | a machine whose guest was running when its pool was created gets no lease and no reference as long as this guest runs |
+//! | every version | a guest reads only the Secret of its own VirtualMachine. No guest starts without network data if a pool selects its machine |
+//! | every version | a machine whose guest was running when its pool was created gets no lease and no reference to a Secret as long as this guest runs |
 //! | every version | before an address is in an IPAddress or a VirtualMachine, its claim or machine has a lease of the address |
-//! | every version | a new Secret gives addresses that its machine, by UID, holds at this time |
-//! | every version | a lease is held as long as its guest or IPAddress uses the address, or a Secret gives it to its machine |
-//! | every version | a Secret has at most one address of a family |
-//! | every version | the hostile tenant holds no address of another network than its own |
-//! | after quiet time | every machine and claim has its addresses, and every IPAddress belongs to its claim; no lease without its holder; one lease of an IP address for each interface and family |
+//! | every version | a new Secret contains only addresses that its machine, identified by UID, holds at this time |
+//! | every version | a lease is not released while its guest or IPAddress uses the address, or while a Secret gives the address to its machine |
+//! | every version | a Secret has at most one address of each family |
+//! | every version | the hostile tenant holds addresses only on its own network |
+//! | after quiet time | every machine and claim has its addresses; every IPAddress belongs to its claim; the holder of every lease exists; an interface has at most one lease of each family |
 //! | after quiet time | the status of each pool has the number of its leases |
-//! | after quiet time | each line of the log begins with its time, and is short |
+//! | after quiet time | each line of the log begins with its time, and is at most 4000 bytes long |
 //!
 //! # Restore of etcd
 //!
-//! A backup is a copy of the data of etcd while all programs run. Before every second restore, on average, the replicas are
-//! killed, as `docs/backup.md` requires. Then the nodes report their guests, and only then do the replicas start. The nodes do
+//! A backup is a copy of the data of etcd while all programs run. Before about half of the restores, the replicas are
+//! killed, as `docs/backup.md` requires. They start again only after the nodes have reported their guests. The nodes do
 //! what kubelet and virt-handler do:
 //!
 //! - A guest whose instance is in the backup, with the same UID, continues to run. Its node reports phase and addresses.
@@ -91,8 +92,8 @@
 //!
 //! # What this program cannot do
 //!
-//! - The webhook for pools is not registered, because it would reject the overlapping pools of this test. So the chaos run does
-//!   not test it.
+//! - The webhook for pools is not registered, because it would reject the overlapping pools of this test. So the chaos
+//! test does not cover this webhook.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, unreachable_pub)]
 #![allow(clippy::disallowed_types, reason = "a test writes the objects that it reads")]
@@ -149,17 +150,18 @@ use tenant::Tenant;
 use witness::{WITNESS, Witness};
 
 const REPLICAS: usize = 3;
-/// Duration of the operations and faults of a round.
+/// Duration of the operations and faults in each round.
 const ROUND: Duration = Duration::from_secs(75);
-/// Time of a long fault: another replica takes the Lease meanwhile.
+/// Duration of a long fault. Another replica takes the Lease in this time.
 const LONG: Duration = Duration::from_secs(20);
 /// Time limit for all machines and claims to be served after the faults.
 const QUIET: Duration = Duration::from_secs(420);
-/// The same limit after a policy has denied writes of leases: the controller may wait ten minutes longer before it tries again.
+/// Time limit instead of [`QUIET`] after a policy has denied writes of leases: the controller may wait ten minutes
+/// longer before it tries again.
 const QUIET_AFTER_DENIAL: Duration = Duration::from_secs(420 + 600);
 
-/// Differences of a wrong clock, in seconds. For a clock that is two days late, the certificate of the API server is not valid
-/// yet.
+/// Differences between a wrong clock and the real time, in seconds. With a clock that is two days slow, the certificate
+/// of the API server is not valid yet.
 const CLOCKS: [i64; 6] = [-172_800, -3600, -60, 60, 3600, 172_800];
 
 static COUNTS: Mutex<BTreeMap<&str, u64>> = Mutex::new(BTreeMap::new());
@@ -169,7 +171,7 @@ fn count(what: &'static str) {
     *COUNTS.lock().unwrap().entry(what).or_default() += 1;
 }
 
-/// Sends a request until the API server answers. `None`: the API server rejects the request.
+/// Repeats a request until the API server answers. `None`: the API server rejected the request.
 async fn settle<T>(ask: impl AsyncFn() -> kube::Result<T>) -> Option<T> {
     loop {
         match ask().await {
@@ -182,7 +184,7 @@ async fn settle<T>(ask: impl AsyncFn() -> kube::Result<T>) -> Option<T> {
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    // After a signal, the world is dropped, and all of its programs with it.
+    // A signal cancels `run`. This drops the [`World`], which ends all of its programs.
     let mut terminate = signal(SignalKind::terminate()).unwrap();
     tokio::select! {
         code = async { LocalSet::new().run_until(run()).await } => code,
@@ -201,7 +203,8 @@ async fn run() -> ExitCode {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
     let seed = number("SEED").unwrap_or(now);
     println!("chaos: seed {seed}, {minutes} minutes");
-    // The stand-ins of KubeVirt panic when the API server does not answer, and are started again. Their panics are not printed.
+    // The stand-ins of KubeVirt panic when the API server does not answer, and are started again. These panics are
+    // expected, so the hook does not print them.
     let print = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         if !panic.location().is_some_and(|place| place.file().contains("hosted")) {
@@ -244,7 +247,7 @@ async fn run() -> ExitCode {
 
 struct World {
     server: RealServer,
-    /// Runs the webhook of KubeVirt as long as it exists.
+    /// The stand-in for the webhook of KubeVirt runs as long as this value exists.
     cluster: Cluster,
     _service: Service,
     client: Client,
@@ -258,7 +261,7 @@ struct World {
     random: Random,
     folder: tempfile::TempDir,
     has_backup: bool,
-    /// Guests that have run since a restore with an address that their machine does not hold: namespace and name.
+    /// Guests that have run since a restore with an address that their machine does not hold, as `namespace/name`.
     unrecorded: BTreeSet<String>,
     /// Problems that a fault caused for users whom it must not affect.
     violations: Vec<String>,
@@ -272,7 +275,8 @@ impl World {
         let cluster = Cluster::new(server.config()).await;
         let client = cluster.client();
         let second = connect(server.start_second().await).unwrap();
-        // Two namespaces share a network. The third one has the same addresses on another network.
+        // Two namespaces share a network. A third namespace has the same addresses as the first, but on another
+        // network.
         let places = [
             ("east", "infra/vlan10", 0, false),
             ("west", "infra/vlan10", 2, false),
@@ -326,7 +330,7 @@ impl World {
         }
     }
 
-    /// Operations and faults, quiet time, and the checks. Returns the violations.
+    /// Runs one round: operations and faults, the quiet time, and the checks. Returns the violations.
     async fn round(&mut self, number: usize) -> Vec<String> {
         let until = Instant::now() + ROUND;
         self.operate(until, true).await;
@@ -374,7 +378,8 @@ impl World {
         }
     }
 
-    /// One random fault, until its end.
+    /// Injects one random fault. A changed clock and a lease with a mistake stay until the quiet time; every other
+    /// fault ends before the function returns.
     async fn fault(&mut self) {
         let leader = self.leader().await.unwrap_or_else(|| self.random.below(REPLICAS));
         let any = self.random.below(REPLICAS);
@@ -447,7 +452,7 @@ impl World {
         self.replicas.iter_mut().for_each(Replica::start);
     }
 
-    /// Index of the leading replica.
+    /// Returns the index of the leading replica.
     async fn leader(&self) -> Option<usize> {
         let leases: Api<Lease> = Api::namespaced(self.client.clone(), SYSTEM);
         let lease = timeout(Duration::from_secs(5), leases.get_opt("glowplug-controller")).await.ok()?.ok()??;
@@ -474,8 +479,8 @@ impl World {
             place.report_after_a_restore().await;
         }
         if keeps_running {
-            // A leader of the term before the restore may still write what it knew before. So the check begins with the next
-            // term.
+            // A leader of the term before the restore may still write what it knew before the restore. So the observer
+            // starts again only in the next term.
             if timeout(LONG * 3, self.until_other_term(&before)).await.is_err() {
                 return vec!["the term of the leader does not end with a restore".to_owned()];
             }
@@ -490,7 +495,7 @@ impl World {
         Vec::new()
     }
 
-    /// The term of the leader: the number of transitions and the start of the term. Also the version of its Lease.
+    /// Returns the current term of the election (number of transitions and start time), and the version of the Lease.
     async fn tenure(&self) -> (String, Option<String>) {
         let leases: Api<Lease> = Api::namespaced(self.client.clone(), SYSTEM);
         loop {
@@ -517,7 +522,7 @@ impl World {
         }
     }
 
-    /// Waits until nothing is left to do, and checks everything.
+    /// Ends the faults, waits until all machines and claims are served, and runs the checks. Returns the violations.
     async fn calm(&mut self) -> Vec<String> {
         self.replicas.iter_mut().for_each(|replica| {
             replica.keep();
@@ -565,7 +570,7 @@ impl World {
         violations.into_iter().chain(problems).chain(std::mem::take(&mut self.violations)).collect()
     }
 
-    /// The status of the MAC pool must agree with its leases.
+    /// Returns a problem if the number of leases in the status of the MAC pool is wrong.
     async fn problems_of_macs(&self) -> Vec<String> {
         let pools: Api<MACPool> = Api::all(self.client.clone());
         let leases = Api::all_with(self.client.clone(), &ApiResource::erase::<StaticIPLease>(&()));

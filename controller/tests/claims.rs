@@ -20,7 +20,8 @@ use crate::support::server::{Fault, Server};
 use crate::support::trouble::{Trouble, history, run_all, run_script};
 use crate::support::{CONTROLLER, Cluster};
 
-/// Every flow of a claim: the claim gets an address, waits for an address, gets a released address, and is deleted.
+/// Runs each step in the life of a claim: it gets an address, waits for an address, gets a released address, and is
+/// deleted.
 async fn script(site: &Site) {
     site.claim("a", &json!({})).await;
     site.address_of("a").await;
@@ -34,7 +35,8 @@ async fn script(site: &Site) {
     site.until_empty().await;
 }
 
-/// Runs the script with a failure at the n-th write. Returns whether the script made that write.
+/// Runs the script with a failure at the n-th write of the controller. Returns whether the controller has made the n-th
+/// write.
 async fn run(trouble: Trouble, n: usize) -> bool {
     let server = Server::start().await;
     let cluster = Cluster::of(&server).await;
@@ -73,17 +75,17 @@ async fn check_history(server: &Server, cluster: &Cluster, site: &Site) {
             );
         }
     }
-    // A lease is released only while its claim has no IPAddress.
+    // All claims are deleted at the end, so no IPAddress is left.
     assert!(present.is_empty(), "{present:?}");
 }
 
 #[tokio::test]
-async fn after_a_crash_before_each_write_the_next_leader_goes_on() {
+async fn the_next_leader_completes_the_work_after_a_crash_before_each_write() {
     run_all(Trouble::CrashBefore, run).await;
 }
 
 #[tokio::test]
-async fn after_a_crash_right_after_each_write_the_next_leader_goes_on() {
+async fn the_next_leader_completes_the_work_after_a_crash_right_after_each_write() {
     run_all(Trouble::CrashAfter, run).await;
 }
 
@@ -130,7 +132,7 @@ async fn two_leaders_at_once_give_each_claim_one_address() {
 }
 
 #[tokio::test]
-async fn claims_are_served_with_only_v1beta1() {
+async fn claims_are_served_if_the_cluster_has_only_v1beta1_of_cluster_api() {
     let server = Server::start().await;
     let cluster = Cluster::of(&server).await;
     let definitions: Api<CustomResourceDefinition> = Api::all(cluster.client());
@@ -170,7 +172,7 @@ async fn a_leader_without_the_kinds_of_cluster_api_is_ready() {
     Controller::start(&cluster, &site).until_ready().await;
 }
 
-/// Creates a pool of one address. Returns an IPAddress without a claim that has this address.
+/// Creates a pool of one address. Returns an IPAddress with this address, whose claim does not exist.
 async fn restored(site: &Site) -> Value {
     site.pool("p", &["10.0.0.8/32"]).await;
     let pool_ref = json!({"apiGroup": "ipam.glowplug.dev", "kind": "StaticIPPool", "name": "p"});
@@ -188,7 +190,7 @@ async fn the_address_of_an_ipaddress_without_a_claim_stays_reserved_when_a_leade
     site.claim("c", &json!({})).await;
     let _leader = Controller::start(&cluster, &site);
     site.until_not_ready("c", "PoolExhausted").await;
-    // The pass of the name looks whether its claim exists.
+    // The pass of IPAddress `r` checks whether the claim `r` exists.
     let mut is_read = false;
     poll("the pass of the IPAddress", async || {
         let calls = server.take_calls().into_iter().filter(|call| call.user == CONTROLLER && call.verb == "get");
@@ -201,9 +203,9 @@ async fn the_address_of_an_ipaddress_without_a_claim_stays_reserved_when_a_leade
     assert_eq!(site.address_of("c").await, "10.0.0.9");
 }
 
-/// The pass that learns that the first IPAddress is gone reads the second one.
+/// The read after the deletion of the first IPAddress returns the second IPAddress, which has the same name.
 #[tokio::test]
-async fn the_address_of_an_ipaddress_without_a_claim_stays_reserved_when_another_ipaddress_replaces_it() {
+async fn an_address_stays_reserved_when_another_ipaddress_replaces_its_ipaddress_without_a_claim() {
     let server = Server::start().await;
     let cluster = Cluster::of(&server).await;
     let site = Site::new(&cluster).await;

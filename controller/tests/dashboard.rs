@@ -1,7 +1,8 @@
 //! `make dashboard`: draws `docs/dashboard.svg`, the panels of the dashboard for a healthy cluster of ten pools.
 //!
-//! The program runs on the API server of the tests. Claims and machines come and go. The metrics are read as Prometheus reads
-//! them, and the queries of the panels are evaluated over them. The arguments are the file and the number of seconds.
+//! The controller runs on the API server of the tests, while claims and machines come and go. This program reads the
+//! metrics as Prometheus does, and evaluates the queries of the panels over these metrics. The arguments are the file
+//! and the number of seconds.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![allow(clippy::disallowed_types, reason = "a test writes the objects that it reads")]
@@ -34,12 +35,12 @@ use support::start_server;
 
 /// Number of pools for claims. The cluster has one more pool, for machines.
 const POOLS: usize = 9;
-/// Addresses of a pool.
+/// Number of addresses in each pool for claims.
 const ADDRESSES: usize = 60;
 /// Time between two scrapes.
 const PERIOD: Duration = Duration::from_secs(2);
 const MIB: f64 = 1_048_576.0;
-/// Points of a line.
+/// Number of points in each line of a panel.
 const POINTS: u32 = 80;
 const COLOURS: [&str; 10] =
     ["#3b7dd8", "#d9822b", "#3a9d5d", "#c23f3f", "#7d57c2", "#2f9fa8", "#b0589b", "#7a8b2f", "#8c6a4f", "#56606e"];
@@ -164,7 +165,8 @@ fn picture(dashboard: &Value, history: &History) -> String {
     svg + "</svg>\n"
 }
 
-/// The lines of a panel: each with its legend and its points, as the share of the time and the value.
+/// Returns the lines of a panel: the legend and the points of each line. A point is the share of the time (0 to 1) and
+/// the value.
 fn lines(panel: &Value, history: &History) -> Vec<(String, Vec<(f64, f64)>)> {
     let (first, last) = (history.0[0].time, history.0.last().unwrap().time);
     let mut lines: BTreeMap<String, Vec<(f64, f64)>> = BTreeMap::new();
@@ -231,7 +233,7 @@ fn chart(lines: &[(String, Vec<(f64, f64)>)], (width, height): (f64, f64), unit:
     svg
 }
 
-/// The end of a scale for values up to `most`.
+/// Returns the end of an axis for values up to `most`.
 fn scale(most: f64) -> f64 {
     if most <= 0.0 {
         return 1.0;
@@ -240,7 +242,7 @@ fn scale(most: f64) -> f64 {
     [1.0, 2.0, 4.0, 5.0, 8.0, 10.0].map(|step| step * power).into_iter().find(|end| *end >= most).unwrap()
 }
 
-/// A value in its unit.
+/// Writes a value with its unit, as the dashboard shows it.
 fn shown(value: f64, unit: &str) -> String {
     let short = |value: f64| {
         let digits = if value >= 100.0 {

@@ -55,7 +55,7 @@ async fn main() {
     }
 }
 
-/// Claims of Cluster API, without machines.
+/// Shows claims of Cluster API, without machines.
 async fn claims_of_cluster_api(cluster: &Cluster) {
     let site = Site::new(cluster).await;
     let mut controller = Controller::start(cluster, &site);
@@ -100,7 +100,8 @@ async fn claims_of_cluster_api(cluster: &Cluster) {
     leases_of(cluster, &format!("{}/vlan10", site.namespace)).await;
 }
 
-/// Machines of a hosted cluster, from the NodePool to the drive. The programs of the hosted cluster are stand-ins.
+/// Shows machines of a hosted cluster, from the NodePool to the config drive. The programs of the hosted cluster are
+/// stand-ins.
 async fn machines(cluster: &Cluster, first: Option<Machine>) {
     let clusters = cluster.namespace().await;
     let user_data = first.as_ref().map_or(USER_DATA, |machine| &machine.user_data);
@@ -199,7 +200,7 @@ async fn pools(site: &Site) {
     print(&values(&site.pools).await, &columns_of("StaticIPPool"));
 }
 
-/// The leases of a network. Other tests of the same server have other networks.
+/// Prints the leases of a network. The other part of the demonstration uses another network of the same server.
 async fn leases_of(cluster: &Cluster, network: &str) {
     run("kubectl get staticipleases");
     let leases: Api<StaticIPLease> = Api::all(cluster.client());
@@ -243,7 +244,7 @@ fn custom(plural: &str, objects: &[Value], paths: &[(&str, &str)]) {
     print(objects, &columns);
 }
 
-/// The objects of a list, as JSON.
+/// Lists the objects of `api`, as JSON.
 async fn values<K>(api: &Api<K>) -> Vec<Value>
 where
     K: Clone + std::fmt::Debug + serde::de::DeserializeOwned + serde::Serialize,
@@ -252,7 +253,7 @@ where
     objects.into_iter().map(|object| serde_json::to_value(object).unwrap()).collect()
 }
 
-/// The columns that the definition of a kind prints without `-o wide`.
+/// Returns the columns that kubectl prints for a kind without `-o wide`.
 fn columns_of(kind: &str) -> Vec<Column> {
     let is = |definition: &CustomResourceDefinition| definition.spec.names.kind == kind;
     let definition = definitions().into_iter().find(is).unwrap();
@@ -287,7 +288,7 @@ fn cell(object: &Value, name: &str, path: &str) -> String {
     }
 }
 
-/// The value at a path of the forms `.a.b` and `.a[?(@.type=="x")].b`.
+/// Returns the value at a path of the forms `.a.b` and `.a[?(@.type=="x")].b`.
 fn value(object: &Value, path: &str) -> Value {
     let mut value = object.clone();
     for member in path.replace("@.", "@").split('.').filter(|member| !member.is_empty()) {

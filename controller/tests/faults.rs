@@ -1,4 +1,4 @@
-//! Tests the faults of the test API server. The tests of crashes and of two leaders depend on these faults.
+//! Tests the faults that the test API server can inject. The tests of crashes and of two leaders depend on them.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ fn secret(name: &str) -> Secret {
     serde_json::from_value(json!({"metadata": {"name": name}})).unwrap()
 }
 
-/// A server, and the Secrets of its namespace `default`.
+/// Starts a server. Returns the server, and the API for Secrets of its namespace `default`.
 async fn secrets() -> (Server, Api<Secret>) {
     let server = Server::start().await;
     let config = kube::Config::new(server.url().parse().unwrap());
@@ -36,7 +36,7 @@ async fn names(secrets: &Api<Secret>) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn an_answer_is_lost_after_the_write() {
+async fn with_a_lost_answer_the_object_is_stored_and_the_client_gets_no_response() {
     let (server, secrets) = secrets().await;
     server.set_faults(|_| Fault::LostAnswer);
     assert_eq!(code(secrets.create(&PostParams::default(), &secret("a")).await), None);
@@ -46,7 +46,7 @@ async fn an_answer_is_lost_after_the_write() {
 }
 
 #[tokio::test]
-async fn a_request_is_lost_before_the_write() {
+async fn with_a_lost_request_no_object_is_stored_and_the_client_gets_no_response() {
     let (server, secrets) = secrets().await;
     server.set_faults(|_| Fault::LostRequest);
     assert_eq!(code(secrets.create(&PostParams::default(), &secret("a")).await), None);
@@ -88,7 +88,7 @@ async fn a_held_request_is_served_after_its_release() {
 }
 
 #[tokio::test]
-async fn after_a_crash_nothing_is_served() {
+async fn after_an_injected_crash_the_server_answers_no_request() {
     for (is_done, expected) in [(false, vec!["a"]), (true, vec!["a", "b"])] {
         let (server, secrets) = secrets().await;
         server.crash_at(1, is_done);
@@ -139,7 +139,7 @@ async fn a_page_of_a_list_from_a_compacted_version_gets_status_410() {
 }
 
 #[tokio::test]
-async fn a_bookmark_has_the_present_version() {
+async fn a_bookmark_has_the_newest_resource_version() {
     let (server, secrets) = secrets().await;
     let version = secrets.list(&ListParams::default()).await.unwrap().metadata.resource_version.unwrap();
     let mut events = secrets.watch(&WatchParams::default(), &version).await.unwrap().boxed();

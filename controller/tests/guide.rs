@@ -33,12 +33,12 @@ fn guide() -> String {
     read("../docs/pools.md")
 }
 
-/// The page about conditions, events and metrics.
+/// Reads the page about conditions, events and metrics.
 fn monitoring() -> String {
     read("../docs/monitoring.md")
 }
 
-/// The content of all files in these folders of the package, and in their folders.
+/// Returns the content of all Rust files below these folders of the package.
 fn sources(folders: &[&str]) -> String {
     let mut sources = String::new();
     let mut folders: Vec<_> = folders.iter().map(|folder| Path::new(env!("CARGO_MANIFEST_DIR")).join(folder)).collect();
@@ -126,7 +126,7 @@ fn the_pools_and_the_reasons_on_the_page_about_address_sources_are_valid() {
 }
 
 #[test]
-fn the_pool_and_the_reasons_of_the_page_for_ipam_claims_are_those_of_the_program() {
+fn the_pool_and_the_reasons_on_the_page_about_ipam_claims_agree_with_the_program() {
     let page = read("../docs/ipam-claims.md");
     let pool: Value = serde_saphyr::from_str(blocks(&page, "yaml")[0]).unwrap();
     let spec: PoolSpec = serde_json::from_value(pool["spec"].clone()).unwrap();
@@ -163,7 +163,7 @@ fn the_refusal_and_the_warning_in_the_guide_are_those_of_the_webhook() {
 }
 
 #[test]
-fn the_columns_in_the_guide_are_those_of_the_kinds() {
+fn the_kubectl_columns_in_the_guide_are_those_of_the_crds() {
     let guide = guide();
     for kind in ["StaticIPPool", "StaticIPLease"] {
         let definition = definitions().into_iter().find(|definition| definition.spec.names.kind == kind).unwrap();
@@ -186,7 +186,7 @@ fn metrics() -> impl Fn(&&str) -> bool {
     move |name| text.contains(&format!("# TYPE {} ", name.trim_end_matches("_total").trim_end_matches("_info")))
 }
 
-/// The strings of a member with this name, anywhere in a value.
+/// Returns the strings of all members with this name, at any depth of a value.
 fn strings<'v>(value: &'v Value, member: &str) -> Vec<&'v str> {
     match value {
         Value::Array(items) => items.iter().flat_map(|item| strings(item, member)).collect(),
@@ -229,9 +229,9 @@ fn every_alert_links_to_a_section_that_names_it() {
 }
 
 #[test]
-fn every_reason_and_metric_on_the_monitoring_page_is_one_of_the_program() {
+fn every_reason_and_metric_on_the_monitoring_page_exists_in_the_program() {
     let guide = monitoring();
-    // The library has the strings of the enhancement.
+    // Some of the reasons are constants of the library, not of the controller.
     let sources = sources(&["src", "../src/host"]);
     let standard = ["True", "False", "Unknown"];
     let reasons = ["Conditions", "Events"].iter().flat_map(|heading| named(&guide, heading));
@@ -254,7 +254,7 @@ fn every_test_that_the_recovery_page_names_exists() {
 }
 
 #[test]
-fn the_annotations_of_the_page_for_running_machines_are_those_of_the_program() {
+fn the_annotations_on_the_page_about_existing_machines_are_those_of_the_program() {
     let page = read("../docs/existing-machines.md");
     let commands = page.lines().filter_map(|line| line.strip_prefix("$ kubectl annotate vm "));
     let keys: Vec<&str> = commands.filter_map(|command| command.split(' ').nth(3)).collect();
@@ -263,7 +263,7 @@ fn the_annotations_of_the_page_for_running_machines_are_those_of_the_program() {
 }
 
 #[test]
-fn the_pool_and_the_refusals_of_the_page_for_hypershift_are_those_of_the_program() {
+fn the_pool_and_the_refusals_on_the_page_about_hypershift_agree_with_the_program() {
     let page = read("../docs/hypershift.md");
     let yaml = blocks(&page, "yaml")[0];
     let pool: Value = serde_saphyr::from_str(yaml).unwrap();
@@ -317,7 +317,7 @@ fn the_pool_and_the_refusals_of_the_page_for_hypershift_are_those_of_the_program
 }
 
 #[test]
-fn every_option_on_the_install_page_is_one_of_the_program() {
+fn every_option_on_the_install_page_exists_in_the_program() {
     let help = Command::new(env!("CARGO_BIN_EXE_glowplug-controller")).args(["run", "--help"]).output().unwrap();
     let help = String::from_utf8(help.stdout).unwrap();
     let guide = read("../docs/install.md");
@@ -329,7 +329,7 @@ fn every_option_on_the_install_page_is_one_of_the_program() {
 }
 
 #[test]
-fn the_machine_set_of_the_page_for_vsphere_names_the_pool_of_the_page() {
+fn the_machine_set_on_the_page_about_vsphere_names_the_pool_on_that_page() {
     let page = read("../docs/vsphere.md");
     let [pool, set] = blocks(&page, "yaml")[..] else { panic!("two blocks") };
     let pools = Pool::parse(pool.as_bytes()).unwrap();

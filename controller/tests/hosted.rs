@@ -1,4 +1,4 @@
-//! Tests the stand-ins for the programs of a hosted cluster with faults of the API server.
+//! Tests the stand-ins for the programs of a hosted cluster while requests to the API server fail or wait.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ fn creates_vm(call: &Call) -> bool {
 }
 
 #[tokio::test]
-async fn ten_virtual_machines_of_a_burst_are_created_at_once() {
+async fn the_stand_in_of_capk_has_at_most_ten_requests_for_virtual_machines_in_flight() {
     let (server, cluster) = start_server().await;
     let hosted = Hosted::new(&cluster).await;
     let gate = Arc::new(Semaphore::new(0));
@@ -34,7 +34,7 @@ async fn ten_virtual_machines_of_a_burst_are_created_at_once() {
 }
 
 #[tokio::test]
-async fn a_refused_virtual_machine_is_created_again_without_a_change() {
+async fn the_stand_in_of_capk_repeats_a_refused_request_for_a_virtual_machine() {
     let (server, cluster) = start_server().await;
     let hosted = Hosted::new(&cluster).await;
     server.set_faults(|call| if creates_vm(call) { Fault::Status(503) } else { Fault::None });

@@ -29,7 +29,7 @@ use crate::support::start_server;
 /// Number of objects of each kind.
 const OBJECTS: u64 = 40;
 
-/// The template of a VirtualMachine on network `vlan10`.
+/// Returns the template of a VirtualMachine on network `vlan10`.
 fn template() -> Value {
     json!({
         "metadata": {"annotations": {"network.kubevirt.io/addresses": r#"{"iface1": ["10.0.0.20/16"]}"#}},
@@ -41,7 +41,7 @@ fn template() -> Value {
     })
 }
 
-/// A valid object of each kind that users or guests write, named `NAME`.
+/// Returns a valid object, named `NAME`, of each kind that users or guests write.
 fn valid_objects(namespace: &str) -> Vec<(ApiResource, Value)> {
     let labels = json!({
         "capk.cluster.x-k8s.io/kubevirt-machine-name": "NAME", "capk.cluster.x-k8s.io/kubevirt-machine-namespace": namespace,
@@ -112,7 +112,7 @@ fn valid_objects(namespace: &str) -> Vec<(ApiResource, Value)> {
 }
 
 #[tokio::test]
-async fn objects_of_any_content_keep_no_claim_or_machine_from_its_address() {
+async fn claims_and_machines_get_addresses_while_hostile_objects_of_every_kind_exist() {
     let (_server, cluster) = start_server().await;
     let site = Site::new(&cluster).await;
     let spec = PoolSpec { machine_selector: Some(LabelSelector::default()), ..site.spec(&["10.0.0.0/24"]) };
@@ -160,7 +160,7 @@ async fn objects_of_any_content_keep_no_claim_or_machine_from_its_address() {
 }
 
 #[tokio::test]
-async fn a_review_of_any_content_gets_a_response() {
+async fn an_admission_review_of_any_content_gets_a_response() {
     let (_server, cluster) = start_server().await;
     let selection = Arc::new(SelectionCache::new(cluster.controller(), Scope::default()));
     let metrics = Arc::new(Metrics::default());

@@ -1,4 +1,4 @@
-//! Tests IPAMClaims that pools serve when requests, responses and leaders fail.
+//! Tests how pools serve IPAMClaims while requests, responses and leaders fail.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -13,7 +13,8 @@ use crate::support::ipam_claims::Tenant;
 use crate::support::server::Server;
 use crate::support::trouble::{Trouble, history, run_all, run_script};
 
-/// Every flow of a claim: it gets addresses, waits for addresses, gets released addresses, and is deleted.
+/// Runs each step in the life of a claim: it gets addresses, waits for addresses, gets released addresses, and is
+/// deleted.
 async fn script(tenant: &Tenant) {
     let both = ["10.0.0.8/16", "fd00::8/64"];
     tenant.claim("a", &json!({})).await;
@@ -28,7 +29,8 @@ async fn script(tenant: &Tenant) {
     tenant.site.until_empty().await;
 }
 
-/// Runs the script with a failure at the n-th write. Returns whether the script made that write.
+/// Runs the script with a failure at the n-th write of the controller. Returns whether the controller has made the n-th
+/// write.
 async fn run(trouble: Trouble, n: usize) -> bool {
     let server = Server::start().await;
     let cluster = Cluster::of(&server).await;
@@ -69,12 +71,12 @@ async fn check_history(server: &Server, cluster: &Cluster, tenant: &Tenant) {
 }
 
 #[tokio::test]
-async fn after_a_crash_before_each_write_the_next_leader_goes_on() {
+async fn the_next_leader_completes_the_work_after_a_crash_before_each_write() {
     run_all(Trouble::CrashBefore, run).await;
 }
 
 #[tokio::test]
-async fn after_a_crash_right_after_each_write_the_next_leader_goes_on() {
+async fn the_next_leader_completes_the_work_after_a_crash_right_after_each_write() {
     run_all(Trouble::CrashAfter, run).await;
 }
 

@@ -36,7 +36,7 @@ fn of(kinds: &[Names]) -> Vec<CustomResourceDefinition> {
     kinds.iter().map(|names| definition(*names, Members::default())).collect()
 }
 
-/// Installs kinds and lets a minute pass: replicas then ask the API server which kinds it serves.
+/// Installs kinds, and advances the clock by a minute: replicas then ask the API server again which kinds it serves.
 async fn install(cluster: &Cluster, kinds: &[Names]) {
     for definition in of(kinds) {
         cluster.define(&definition).await;
@@ -50,7 +50,7 @@ async fn pass_a_minute() {
     tokio::time::resume();
 }
 
-/// Creates a pool for every VirtualMachine of the namespace.
+/// Creates one pool that selects all VirtualMachines of the namespace.
 async fn create_pool(hosted: &Hosted, addresses: &[&str]) {
     let mut spec = hosted.spec("", addresses);
     spec.node_pool_ref = None;
@@ -96,7 +96,7 @@ async fn without_kubevirt_claims_are_served_and_kubevirt_can_be_installed_later(
 }
 
 #[tokio::test]
-async fn without_kubevirt_machines_a_virtual_machine_holds_its_address_until_its_guest_has_ended() {
+async fn without_the_kind_kubevirt_machine_a_vm_holds_its_address_until_its_guest_has_ended() {
     let server = Server::start().await;
     let cluster = Cluster::with(Cluster::config_of(&server), of(&[VIRTUAL_MACHINE, INSTANCE])).await;
     let hosted = Hosted::plain(&cluster).await;
@@ -118,14 +118,13 @@ async fn without_kubevirt_machines_a_virtual_machine_holds_its_address_until_its
     let b = create_vm(&hosted, "b", &json!({})).await;
     let exhausted = format!("No available IPs in pool for interface eno101: pool {}/p, IPv4", hosted.namespace);
     assert_eq!(hosted.until_event("b", "IPPoolExhausted").await, exhausted);
-    // The VirtualMachine is gone, and its guest still runs.
+    // The VirtualMachine is gone, but its guest still runs.
     hosted.kubevirt.hold("a");
     hosted.vms.delete("a", &DeleteParams::default()).await.unwrap();
     until(&hosted.instances, "a", |instance| instance.metadata.deletion_timestamp.is_some()).await;
     merge(&hosted.vms, "a", &json!({"metadata": {"finalizers": null}})).await;
     hosted.until_gone(&hosted.vms, "a").await;
-    // The leader has served a machine of another pool that was created later. So it has also processed the deletion of machine
-    // `a`.
+    // The leader has served a later machine of another pool. So it has also processed the deletion of machine `a`.
     let other = Hosted::plain(&cluster).await;
     create_pool(&other, &["10.0.0.8/32"]).await;
     installed.until_asked(&other, "").await;
@@ -139,7 +138,7 @@ async fn without_kubevirt_machines_a_virtual_machine_holds_its_address_until_its
 }
 
 #[tokio::test]
-async fn without_ipam_claims_other_claims_are_served_and_the_kind_can_be_installed_later() {
+async fn without_the_kind_ipam_claim_other_claims_are_served_and_the_kind_can_be_installed_later() {
     let server = Server::start().await;
     let cluster = Cluster::with(Cluster::config_of(&server), cluster_api::definitions()).await;
     let tenant = Tenant::without_network(&cluster).await;
@@ -214,7 +213,7 @@ async fn a_virtual_machine_holds_its_address_itself_if_its_kubevirt_machine_is_i
     let own = [(hosted.namespace.clone(), "a".to_owned(), a.uid().unwrap())];
     assert_eq!(of_a().await, own);
 
-    // The leases are lost. The machine keeps its address, and no other machine gets it.
+    // The leases are lost. The machine keeps its address, and no other machine gets this address.
     installed.stop_leading();
     hosted.forget_leases().await;
     installed.lead().await;
@@ -233,7 +232,7 @@ async fn a_virtual_machine_holds_its_address_itself_if_its_kubevirt_machine_is_i
 }
 
 #[tokio::test]
-async fn a_pool_that_names_a_node_pool_serves_its_machines_as_soon_as_hypershift_is_installed() {
+async fn a_pool_that_names_a_node_pool_serves_machines_as_soon_as_hypershift_is_installed() {
     let server = Server::start().await;
     let kinds = of(&[VIRTUAL_MACHINE, INSTANCE, KUBEVIRT_MACHINE]);
     let cluster = Cluster::with(Cluster::config_of(&server), kinds).await;

@@ -23,8 +23,8 @@ const WINGS: [&[&str]; 11] = [
     &["repeated"],
 ];
 
-/// Returns the index of the line of [`WINGS`] with the module of a file. `None`: the file is the list of modules, or has objects
-/// for unit tests.
+/// Returns the index of the line in [`WINGS`] that contains the module of a file. `None`: the file is the list of
+/// modules, or has objects for unit tests.
 fn line_of(file: &str) -> Option<usize> {
     let wing = file.split('/').next().unwrap().trim_end_matches(".rs");
     if matches!(wing, "lib" | "hostile") {

@@ -20,7 +20,7 @@ fn addresses<const N: usize>(all: [&str; N]) -> Vec<IpAddr> {
     all.map(|address| address.parse().unwrap()).into()
 }
 
-/// Makes the first write end in a fault, and serves all others.
+/// Injects the fault into the first write of a lease. All other requests succeed.
 fn fault_once(server: &Server, fault: Fault) {
     let mut fault = Some(fault);
     server.set_faults(move |call| if is_lease_write(call) { fault.take().unwrap_or(Fault::None) } else { Fault::None });
@@ -39,7 +39,7 @@ async fn after_a_failed_write_of_a_lease_two_machines_get_different_addresses() 
         fault_once(&server, fault);
         let refused = leader.claim(machine(NETWORK, 0)).await.unwrap_err();
         assert!(refused.starts_with(error), "{refused}");
-        // Another machine claims first. It must not get the address that may already be stored.
+        // Another machine claims first. This machine must not get the address that may already be stored.
         let other = leader.claim(machine(NETWORK, 1)).await.unwrap();
         let first = leader.claim(machine(NETWORK, 0)).await.unwrap();
         assert_ne!(other, first);
@@ -194,7 +194,8 @@ async fn claims_of_64_machines_have_at_most_32_writes_in_flight() {
     assert_eq!(claims.await.unwrap().unwrap().len(), 64);
 }
 
-/// The steps of the test: three machines claim in one group, the lease of one is released, and a fourth machine gets its address.
+/// Runs the steps of the test: three machines claim in one group, the second releases its address, and a fourth machine
+/// gets this address.
 async fn flow(leader: &mut Leader) -> Result<(), String> {
     leader.claim_all((0..3).map(|n| machine(NETWORK, n)).collect()).await?;
     leader.release(machine(NETWORK, 1)).await?;
@@ -268,8 +269,8 @@ async fn a_released_lease_that_has_a_new_holder_is_not_deleted() {
     assert_eq!(taken, addresses(["10.0.0.8"]));
     let row = |name: &str, is_released| vec![("10.0.0.8".to_owned(), name.to_owned(), is_released)];
     assert_eq!(stored(cluster.client(), NETWORK).await, row("worker-1", false));
-    // After the new holder releases the lease, it can be deleted. Then both leaders may allocate the address, and exactly one of
-    // them does.
+    // After its new holder has released the lease, the lease can be deleted. Both leaders then claim the address, and
+    // exactly one of them gets it.
     other.release(claim(1)).await.unwrap();
     server.clear_faults();
     let done =

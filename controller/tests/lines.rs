@@ -22,7 +22,7 @@ const CLAIMS: usize = 8;
 /// Name of the role of the controller, and of its binding.
 const ROLE: &str = "glowplug-controller-manager";
 
-/// The number of requests of the controller since the last call.
+/// Returns the number of requests that the controller has sent since the last call.
 fn requests(server: &Server) -> usize {
     server.take_calls().into_iter().filter(|call| call.user == CONTROLLER).count()
 }
@@ -39,7 +39,8 @@ async fn until_tried(server: &Server, plural: &str, number: usize) {
     .await;
 }
 
-/// Returns a log line without the names of objects, and without other members that differ between lines of one cause.
+/// Returns the cause of a log line: the line without the names of objects, and without other members that differ
+/// between lines of the same cause.
 fn cause(line: &Value) -> String {
     let fields = &line["fields"];
     let text = |member: &str| fields[member].as_str().unwrap_or_default();
@@ -49,7 +50,7 @@ fn cause(line: &Value) -> String {
 }
 
 #[tokio::test]
-async fn lost_rights_have_one_line_a_minute_for_each_cause() {
+async fn a_controller_without_rights_logs_at_most_one_line_a_minute_for_each_cause() {
     let claims = std::env::var("LINES_CLAIMS").map_or(CLAIMS, |number| number.parse().unwrap());
     let seconds = std::env::var("LINES_SECONDS").map_or(0, |number| number.parse().unwrap());
     let (server, cluster) = start_server().await;
@@ -77,7 +78,7 @@ async fn lost_rights_have_one_line_a_minute_for_each_cause() {
     let rest = async |of: u64| {
         tokio::time::sleep(Duration::from_secs(seconds * of / 2).saturating_sub(began.elapsed())).await;
     };
-    // From now on, the controller may read everything, but may write only its Lease.
+    // From now on, the controller has the right to read everything, but to write only its Lease.
     let roles: Api<ClusterRole> = Api::all(cluster.client());
     let mut role = roles.get(ROLE).await.unwrap();
     for rule in role.rules.iter_mut().flatten() {
@@ -96,7 +97,7 @@ async fn lost_rights_have_one_line_a_minute_for_each_cause() {
     hosted.scale("workers", 3).await;
     until_tried(&server, "ipaddressclaims", POOLS * claims * 3).await;
     rest(1).await;
-    // From now on, the controller may read nothing.
+    // From now on, the controller has no right to read anything.
     Api::<ClusterRoleBinding>::all(cluster.client()).delete(ROLE, &DeleteParams::default()).await.unwrap();
     server.cut_watches();
     requests(&server);

@@ -34,8 +34,8 @@ use crate::support::sources::OtherProvider;
 use crate::support::trouble::{Trouble, history, run_all, run_script};
 use crate::support::{CONTROLLER, Cluster};
 
-/// Starts a hosted cluster with a pool and an empty NodePool. Its KubeVirt creates an instance only after the controller has
-/// added its reference.
+/// Starts a hosted cluster with a pool and an empty NodePool. The stand-in of KubeVirt creates an instance only after
+/// the controller has added the reference to the Secret.
 pub(crate) async fn hosted(cluster: &Cluster, addresses: &[&str]) -> Hosted {
     let hosted = Hosted::new(cluster).await;
     hosted.kubevirt.be_late();
@@ -45,7 +45,7 @@ pub(crate) async fn hosted(cluster: &Cluster, addresses: &[&str]) -> Hosted {
 }
 
 #[tokio::test]
-async fn a_rejected_machine_is_not_counted_when_its_pool_has_free_addresses_although_its_passes_fail() {
+async fn a_rejected_machine_is_not_counted_as_waiting_after_its_pool_grew_even_if_its_passes_fail() {
     let server = Server::start().await;
     let cluster = Cluster::of(&server).await;
     let hosted = Hosted::new(&cluster).await;
@@ -76,7 +76,7 @@ async fn a_rejected_machine_is_not_counted_when_its_pool_has_free_addresses_alth
     installed.stop().await;
 }
 
-/// Starts such a hosted cluster with a pool whose addresses another IPAM provider chooses.
+/// Starts a hosted cluster as [`hosted`] does, but with a pool whose addresses another IPAM provider chooses.
 async fn hosted_with_provider(cluster: &Cluster) -> Hosted {
     let hosted = Hosted::new(cluster).await;
     hosted.kubevirt.be_late();
@@ -91,7 +91,8 @@ pub(crate) fn lead(cluster: &Cluster) -> Controller {
     Controller::of(cluster, "")
 }
 
-/// Runs a machine through every flow: it gets an address, waits for an address, gets a released address, and is deleted.
+/// Runs each step in the life of a machine: it gets an address, waits for an address, gets a released address, and is
+/// deleted.
 async fn script(hosted: &Hosted) {
     hosted.scale("workers", 1).await;
     assert_eq!(hosted.address_of("workers-0").await, "10.0.0.8");
@@ -104,8 +105,8 @@ async fn script(hosted: &Hosted) {
     hosted.until_held(0).await;
 }
 
-/// Runs a machine whose address another provider chooses through every flow: it claims, waits, gets a released address, and is
-/// deleted. At the end, no claim is left.
+/// Runs each step in the life of a machine whose address another provider chooses: it gets an address, waits, gets a
+/// released address, and is deleted. At the end, no claim is left.
 async fn script_with_provider(hosted: &Hosted, provider: &OtherProvider) {
     hosted.scale("workers", 1).await;
     assert_eq!(hosted.address_of("workers-0").await, "10.0.0.8");
@@ -118,7 +119,8 @@ async fn script_with_provider(hosted: &Hosted, provider: &OtherProvider) {
     poll("the end of every claim", async || provider.names().await.is_empty().then_some(())).await;
 }
 
-/// Runs the script with a failure at the n-th write. Returns whether the script made that write.
+/// Runs the script with a failure at the n-th write of the controller. Returns whether the controller has made the n-th
+/// write.
 async fn run(trouble: Trouble, n: usize) -> bool {
     let server = Server::start().await;
     let cluster = Cluster::of(&server).await;
@@ -128,7 +130,8 @@ async fn run(trouble: Trouble, n: usize) -> bool {
     came
 }
 
-/// Runs the script of another provider with a failure at the n-th write. Returns whether the script made that write.
+/// Runs the script with another provider, and with a failure at the n-th write of the controller. Returns whether the
+/// controller has made the n-th write.
 async fn run_with_provider(trouble: Trouble, n: usize) -> bool {
     let server = Server::start().await;
     let cluster = Cluster::of(&server).await;
@@ -140,8 +143,8 @@ async fn run_with_provider(trouble: Trouble, n: usize) -> bool {
     came
 }
 
-/// Moves a machine to another pool of its network: the pools are edited, the first pool is deleted while the guest runs, and the
-/// other pool gets its addresses.
+/// Moves a machine to another pool of its network: the pools are edited, the first pool is deleted while the guest
+/// runs, and its address is added to the other pool.
 async fn script_of_a_move(hosted: &Hosted) {
     hosted.scale("workers", 1).await;
     assert_eq!(hosted.address_of("workers-0").await, "10.0.0.8");
@@ -163,7 +166,8 @@ async fn script_of_a_move(hosted: &Hosted) {
     hosted.until_held(0).await;
 }
 
-/// Runs the move with a failure at the n-th write. Returns whether the script made that write.
+/// Runs the move with a failure at the n-th write of the controller. Returns whether the controller has made the n-th
+/// write.
 async fn run_move(trouble: Trouble, n: usize) -> bool {
     let server = Server::start().await;
     let cluster = Cluster::of(&server).await;
@@ -173,7 +177,7 @@ async fn run_move(trouble: Trouble, n: usize) -> bool {
     hosted.pools.create(&PostParams::default(), &others).await.unwrap();
     let came = run_script(&server, trouble, n, || lead(&cluster), script_of_a_move(&hosted)).await;
     check_history(&server, &cluster, &hosted).await;
-    // Before the machine is gone, its lease is neither released nor deleted at any time.
+    // Until the machine is gone, its lease is never released or deleted.
     let machines =
         format!("/apis/infrastructure.cluster.x-k8s.io/v1alpha1/namespaces/{}/kubevirtmachines", hosted.namespace);
     let gone = history(&server, cluster.client(), &machines).await.into_iter();
@@ -224,12 +228,12 @@ async fn check_history(server: &Server, cluster: &Cluster, hosted: &Hosted) {
 }
 
 #[tokio::test]
-async fn after_a_crash_before_each_write_the_next_leader_goes_on() {
+async fn the_next_leader_completes_the_work_after_a_crash_before_each_write() {
     run_all(Trouble::CrashBefore, run).await;
 }
 
 #[tokio::test]
-async fn after_a_crash_right_after_each_write_the_next_leader_goes_on() {
+async fn the_next_leader_completes_the_work_after_a_crash_right_after_each_write() {
     run_all(Trouble::CrashAfter, run).await;
 }
 
@@ -260,12 +264,12 @@ async fn a_lost_response_or_a_refusal_of_each_write_of_a_move_to_another_pool_fr
 }
 
 #[tokio::test]
-async fn with_another_provider_the_next_leader_goes_on_after_a_crash_before_each_write() {
+async fn with_another_provider_a_crash_before_each_write_does_not_change_the_result() {
     run_all(Trouble::CrashBefore, run_with_provider).await;
 }
 
 #[tokio::test]
-async fn with_another_provider_the_next_leader_goes_on_after_a_crash_right_after_each_write() {
+async fn with_another_provider_a_crash_right_after_each_write_does_not_change_the_result() {
     run_all(Trouble::CrashAfter, run_with_provider).await;
 }
 
@@ -358,7 +362,7 @@ fn drive_of(name: &str) -> Value {
     json!({"networkDataSecretRef": {"name": new_name(name).unwrap()}})
 }
 
-/// Returns such a config drive as the webhook of version 0.2.0 wrote it.
+/// Returns a config drive that refers to a Secret of the controller, as the webhook of version 0.2.0 wrote it.
 fn drive_of_0_2_0(name: &str) -> Value {
     json!({"networkDataSecretRef": {"name": name_of_0_2_0(name)}})
 }
@@ -425,10 +429,10 @@ async fn a_machine_that_a_read_finds_before_the_watch_gets_its_secret() {
     drop((paused, other, never));
 }
 
-/// A user of another namespace has a running VirtualMachine `w`, and many leases have its name as the holder. The user also has a
-/// KubevirtMachine whose template names the namespace of a hosted cluster.
+/// A user of another namespace has a running VirtualMachine `w`, and many leases name this VirtualMachine as their
+/// holder. The user also has a KubevirtMachine whose template names the namespace of a hosted cluster.
 #[tokio::test]
-async fn machines_of_another_namespace_keep_no_machine_from_its_address() {
+async fn objects_of_another_namespace_do_not_keep_a_machine_from_getting_an_address() {
     let server = Server::start().await;
     let cluster = Cluster::of(&server).await;
     let hosted = hosted(&cluster, &["10.0.0.8/31"]).await;
@@ -462,15 +466,16 @@ async fn machines_of_another_namespace_keep_no_machine_from_its_address() {
     let template = json!({"metadata": {"namespace": hosted.namespace}});
     let machine = json!({"metadata": {"name": "w"}, "spec": {"virtualMachineTemplate": template}});
     other.machines.create(&PostParams::default(), &object(KUBEVIRT_MACHINE, machine)).await.unwrap();
-    // A VirtualMachine of the user whose labels name a machine of the hosted cluster. It gets no address.
+    // A VirtualMachine of the user has labels that name a machine of the hosted cluster. This VirtualMachine gets no
+    // address.
     let machine = object(KUBEVIRT_MACHINE, json!({"metadata": {"name": "v"}, "spec": {}}));
     hosted.machines.create(&PostParams::default(), &machine).await.unwrap();
     let mut vm = other.vm("v", &labels(&hosted, "v", "workers"), &drive_of("v"));
     vm.data["spec"]["template"]["metadata"]["annotations"] =
         json!({"network.kubevirt.io/addresses": r#"{"iface1": ["a text of the user"]}"#});
     other.vms.create(&PostParams::default(), &vm).await.unwrap();
-    // A VirtualMachine of the user on the network of the hosted cluster, which its pool does not serve. Its network data has the
-    // addresses of the hosted cluster.
+    // A VirtualMachine of the user on the network of the hosted cluster. The pool of this network does not serve the
+    // machine. The network data of the machine has the addresses of the hosted cluster.
     let mut vm = other.vm("u", &json!({}), &drive_of_0_2_0("u"));
     vm.data["spec"]["template"]["spec"]["networks"] =
         json!([{"name": "iface1", "multus": {"networkName": hosted.network}}]);
@@ -600,7 +605,8 @@ async fn no_pass_reads_an_object_of_another_namespace() {
     let cluster = Cluster::of(&server).await;
     let hosted = hosted(&cluster, &["10.0.0.8/30"]).await;
     let other = cluster.namespace().await;
-    // This lease names a machine of the other namespace as the holder, and this namespace as that of its VirtualMachine.
+    // This lease names a machine of the other namespace as its holder. It names the namespace of the hosted cluster as
+    // the namespace of the machine's VirtualMachine.
     let holder = json!({
         "kind": "KubevirtMachine", "namespace": other, "name": "w", "uid": "u",
         "virtualMachineNamespace": hosted.namespace,
@@ -650,7 +656,7 @@ async fn a_machine_whose_secret_the_api_server_refuses_has_an_event_and_gets_the
     assert_eq!(why["state"], json!("allocated"));
 }
 
-/// A lease of version 0.2.0 names the namespace of the VirtualMachine of a KubevirtMachine.
+/// A lease that version 0.2.0 wrote for a KubevirtMachine also names the namespace of the VirtualMachine.
 #[tokio::test]
 async fn a_lease_that_0_2_0_wrote_is_kept_while_its_virtual_machine_in_another_namespace_exists() {
     let server = Server::start().await;
@@ -667,8 +673,8 @@ async fn a_lease_that_0_2_0_wrote_is_kept_while_its_virtual_machine_in_another_n
         "virtualMachineNamespace": hosted.namespace,
     });
     write_lease(&cluster, &hosted, "10.0.0.8", &holder).await;
-    // The leader processes the leases in the order in which they are written. After it has released this lease, whose holder is
-    // gone, it has also processed the first one.
+    // The leader processes the leases in the order in which they are written. When it has released the second lease,
+    // whose holder is gone, it has also processed the first lease.
     let holder = json!({"kind": "VirtualMachine", "namespace": hosted.namespace, "name": "y", "uid": "u"});
     write_lease(&cluster, &hosted, "10.0.0.9", &holder).await;
     hosted.until_held(1).await;
@@ -716,7 +722,8 @@ async fn after_the_loss_of_all_leases_an_address_that_only_a_secret_records_is_n
     assert_eq!(hosted.address_of("y").await, "10.0.0.8");
 }
 
-/// A user who may create claims in the namespace of a KubevirtMachine can create a claim that names this machine.
+/// A user who has the right to create claims in the namespace of a KubevirtMachine can create a claim that names this
+/// machine.
 #[tokio::test]
 async fn a_forged_claim_that_names_a_machine_of_its_namespace_releases_no_address() {
     let server = Server::start().await;
@@ -755,7 +762,7 @@ async fn a_leader_deletes_the_claim_of_a_machine_that_was_deleted_while_no_leade
     hosted.until_event("w", "AddressPending").await;
     assert_eq!(provider.names().await, ["w-eno101"]);
     drop(first);
-    // The machine has no lease yet, so only the claim names it.
+    // The machine has no lease yet, so only the claim names the machine.
     machines.delete("w", &DeleteParams::default()).await.unwrap();
     hosted.vms.delete("w", &DeleteParams::default()).await.unwrap();
     hosted.until_gone(&hosted.vms, "w").await;
@@ -798,7 +805,7 @@ async fn an_orphaned_guest_keeps_its_secret_and_its_address_until_it_ends() {
     assert_eq!(hosted.address_of("w").await, "10.0.0.8");
     create_vm(&hosted, "x").await;
     hosted.until_event("x", "IPPoolExhausted").await;
-    // kubectl delete --cascade=orphan, and the garbage collector.
+    // These requests do what `kubectl delete --cascade=orphan` and the garbage collector do.
     merge(&hosted.vms, "w", &json!({"metadata": {"finalizers": ["orphan", FINALIZER]}})).await;
     hosted.vms.delete("w", &DeleteParams::default()).await.unwrap();
     let orphaned = json!({"metadata": {"ownerReferences": null}});
@@ -840,7 +847,7 @@ async fn a_secret_of_another_author_does_not_reserve_the_address_of_a_deleted_ma
     hosted.secrets.delete(&name, &DeleteParams::default()).await.unwrap();
     let theirs = hosted.secrets.create(&PostParams::default(), &secret).await.unwrap();
     hosted.vms.delete("w", &DeleteParams::default()).await.unwrap();
-    // The Secret does not keep the address reserved, because no later machine refers to it.
+    // The Secret does not keep the address reserved, because no later machine refers to this Secret.
     assert_eq!(hosted.address_of("x").await, "10.0.0.8");
     assert_eq!(hosted.secrets.get(&name).await.unwrap(), theirs);
 }
@@ -987,12 +994,12 @@ async fn the_next_leader_writes_the_secrets_and_digests_for_a_pool_that_changed_
 }
 
 #[tokio::test]
-async fn a_new_machine_does_not_wait_for_the_repair_of_others() {
+async fn a_new_machine_does_not_wait_until_the_records_of_other_machines_are_repaired() {
     let server = Server::start().await;
     let cluster = Cluster::of(&server).await;
     let hosted = hosted(&cluster, &["10.0.0.8-10.0.0.200"]).await;
     let first = lead(&cluster);
-    // More machines than passes can run at the same time.
+    // The number of machines is larger than the number of passes that can run at the same time.
     let names: Vec<String> = (0..70).map(|n| format!("w-{n}")).collect();
     for name in &names {
         create_vm(&hosted, name).await;
@@ -1027,10 +1034,10 @@ async fn a_new_machine_does_not_wait_for_the_repair_of_others() {
     }
 }
 
-/// While the records of new addresses are adopted, the passes of a leader use the earlier pools. The webhooks use the new ones, and a
-/// namespace without a pool has no webhook.
+/// While the records of new addresses are adopted, the passes of a leader use the earlier pools, but the webhooks use
+/// the new pools. In a namespace without a pool, no webhook is called.
 #[tokio::test]
-async fn a_pass_with_earlier_pools_than_the_webhooks_neither_requests_a_reference_nor_leaves_a_machine_alone() {
+async fn a_pass_with_older_pools_than_the_webhooks_requests_no_reference_and_marks_no_machine() {
     let server = Server::start().await;
     let cluster = Cluster::of(&server).await;
     let hosted = Hosted::plain(&cluster).await;

@@ -15,8 +15,8 @@ use crate::support::hosted::{Hosted, poll};
 use crate::support::server::Server;
 use crate::support::trouble::{Trouble, history, run_all, run_script};
 
-/// Starts a hosted cluster with a MACPool. The first MAC address of the pool ends with octet 0, the last one with `last`. Its
-/// KubeVirt waits for the MAC addresses.
+/// Starts a hosted cluster with a MACPool. The first MAC address of the pool ends with octet 0, the last one with
+/// `last`. The stand-in of KubeVirt waits for the MAC addresses.
 pub(super) async fn hosted(cluster: &Cluster, last: u8) -> Hosted {
     let hosted = Hosted::new(cluster).await;
     hosted.kubevirt.be_late();
@@ -50,7 +50,8 @@ pub(super) async fn held(hosted: &Hosted) -> BTreeMap<String, String> {
     held.map(|lease| (lease.address, lease.holder.name)).collect()
 }
 
-/// Runs a machine through every flow: it gets a MAC address, waits for one, gets a released one, and is deleted.
+/// Runs each step in the life of a machine: it gets a MAC address, waits for a MAC address, gets a released MAC
+/// address, and is deleted.
 async fn script(hosted: &Hosted) {
     hosted.scale("workers", 1).await;
     assert_eq!(mac_of(hosted, "workers-0").await, "0a:00:00:00:00:00");
@@ -67,7 +68,8 @@ async fn script(hosted: &Hosted) {
     poll("released MAC addresses", async || held(hosted).await.is_empty().then_some(())).await;
 }
 
-/// Runs the script with a failure at the n-th write. Returns whether the script made that write.
+/// Runs the script with a failure at the n-th write of the controller. Returns whether the controller has made the n-th
+/// write.
 async fn run(trouble: Trouble, n: usize) -> bool {
     let server = Server::start().await;
     let cluster = Cluster::of(&server).await;
@@ -108,12 +110,12 @@ async fn check_history(server: &Server, cluster: &Cluster, hosted: &Hosted) {
 }
 
 #[tokio::test]
-async fn after_a_crash_before_each_write_the_next_leader_goes_on() {
+async fn the_next_leader_completes_the_work_after_a_crash_before_each_write() {
     run_all(Trouble::CrashBefore, run).await;
 }
 
 #[tokio::test]
-async fn after_a_crash_right_after_each_write_the_next_leader_goes_on() {
+async fn the_next_leader_completes_the_work_after_a_crash_right_after_each_write() {
     run_all(Trouble::CrashAfter, run).await;
 }
 

@@ -22,7 +22,7 @@ use crate::support::manifests::{config, documents, object, render, render_in};
 use crate::support::server::conditions::{self, Decision};
 use crate::support::{CONTROLLER, SYSTEM};
 
-/// The folders from which a cluster is installed.
+/// The folders from which the controller can be installed in a cluster.
 const INSTALLED: [&str; 3] = ["default", "openshift", "clusterctl"];
 /// Name of the Deployment, and of its service account, roles and bindings.
 const MANAGER: &str = "glowplug-controller-manager";
@@ -44,7 +44,8 @@ fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_else(|| panic!("{value} is no string"))
 }
 
-/// The string with each `${NAME:=default}` replaced by its default, as clusterctl does for a user who sets no variable.
+/// Returns the string with each `${NAME:=default}` replaced by its default, as clusterctl does for a user who sets no
+/// variable.
 fn substituted(text: &str) -> String {
     let mut parts = text.split("${");
     let first = parts.next().unwrap_or_default().to_owned();
@@ -86,12 +87,12 @@ fn the_names_of_the_crds_are_those_that_cluster_api_computes() {
 }
 
 #[test]
-fn every_member_of_a_crd_has_a_description_and_every_leaf_an_example() {
+fn every_member_of_a_crd_has_a_description_and_every_leaf_has_an_example() {
     fn walk(schema: &Value, at: &str, lacking: &mut Vec<String>) {
         for (name, member) in schema["properties"].as_object().into_iter().flatten() {
             let at = format!("{at}.{name}");
             let description = member["description"].as_str().unwrap_or_default();
-            // Types of Kubernetes itself have Kubernetes' own descriptions.
+            // Kubernetes itself describes the members of its own types.
             let is_foreign = ["machineSelector", "namespaceSelector", "conditions"].contains(&name.as_str());
             let is_leaf = member.get("properties").is_none();
             let has_example = description.contains("Example: `")
@@ -119,7 +120,7 @@ fn every_member_of_a_crd_has_a_description_and_every_leaf_an_example() {
 }
 
 #[test]
-fn ipam_components_are_what_kustomize_makes_of_the_folder() {
+fn the_generated_manifests_are_what_kustomize_makes_of_their_folders() {
     for (file, folder) in [
         ("clusterctl/ipam-components.yaml", "clusterctl"),
         ("install/install.yaml", "default"),
@@ -181,7 +182,7 @@ fn the_arguments_of_the_manager_are_options_of_the_program() {
 }
 
 #[test]
-fn the_image_is_of_this_version() {
+fn the_image_of_the_manager_has_the_version_of_the_package() {
     let image = concat!("glowplug-controller:v", env!("CARGO_PKG_VERSION"));
     for folder in INSTALLED {
         assert_eq!(substituted(text(&pod(&render(folder)).1["image"])), image);
@@ -189,7 +190,7 @@ fn the_image_is_of_this_version() {
 }
 
 #[test]
-fn the_pod_needs_no_right_on_its_node() {
+fn the_pod_of_the_manager_needs_no_privileges_on_its_node() {
     let objects = render("manager");
     let (pod, container) = pod(&objects);
     let of_pod = json!({"runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}});
@@ -212,7 +213,7 @@ fn only_the_pods_of_the_manager_get_a_token_of_their_service_account() {
 }
 
 #[test]
-fn a_replica_ends_only_after_a_new_one_is_ready() {
+fn an_update_ends_a_replica_only_after_a_new_replica_is_ready() {
     for folder in INSTALLED {
         let objects = render(folder);
         let strategy = json!({"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}});
@@ -221,7 +222,7 @@ fn a_replica_ends_only_after_a_new_one_is_ready() {
 }
 
 #[test]
-fn the_service_leads_to_the_ports_of_the_manager() {
+fn the_service_selects_the_pods_and_the_ports_of_the_manager() {
     let objects = render("default");
     let (service, deployment) = (object(&objects, "Service", SERVICE), object(&objects, "Deployment", MANAGER));
     let selector = &service["spec"]["selector"];
@@ -277,7 +278,7 @@ fn prometheus_reads_the_metrics_of_the_service_with_the_certificate_of_the_manag
 }
 
 #[test]
-fn the_prometheus_of_openshift_takes_the_service_ca_and_finds_the_pods() {
+fn on_openshift_prometheus_trusts_the_service_ca_and_has_the_right_to_find_the_pods() {
     let monitoring = render("openshift-monitoring");
     let ca = &object(&monitoring, "ServiceMonitor", SERVICE)["spec"]["endpoints"][0]["tlsConfig"]["ca"];
     assert_eq!(*ca, json!({"configMap": {"name": "openshift-service-ca.crt", "key": "service-ca.crt"}}));
@@ -291,7 +292,7 @@ fn the_prometheus_of_openshift_takes_the_service_ca_and_finds_the_pods() {
 }
 
 #[test]
-fn on_openshift_the_pods_are_pods_of_the_platform() {
+fn on_openshift_the_pods_have_the_settings_of_platform_pods() {
     let objects = render("openshift");
     let template = &object(&objects, "Deployment", MANAGER)["spec"]["template"];
     let annotations = json!({
@@ -310,7 +311,7 @@ fn on_openshift_the_pods_are_pods_of_the_platform() {
 }
 
 #[test]
-fn roles_for_people_allow_pools_and_no_leases() {
+fn the_roles_for_people_give_rights_to_pools_but_not_to_leases() {
     let objects = render("rbac");
     let pools: Vec<String> = definitions().into_iter().map(|definition| definition.spec.names.plural).collect();
     let pools: BTreeSet<String> = pools.into_iter().filter(|plural| plural.ends_with("pools")).collect();
@@ -330,7 +331,7 @@ fn roles_for_people_allow_pools_and_no_leases() {
     }
 }
 
-/// Every string in a value.
+/// Returns every string in a value, at any depth.
 fn strings(value: &Value) -> Vec<&str> {
     match value {
         Value::String(string) => vec![string],
@@ -359,9 +360,10 @@ fn the_manifests_can_be_installed_in_another_namespace() {
     }
 }
 
-/// The other tests use a renderer of their own instead of kustomize. This test compares it with kubectl, if kubectl is installed.
+/// The other tests use a renderer of their own instead of kustomize. If kubectl is installed, this test compares the
+/// renderer with kubectl.
 #[test]
-fn kubectl_renders_what_the_tests_render() {
+fn kubectl_renders_the_same_manifests_as_the_renderer_of_the_tests() {
     if Command::new("kubectl").args(["version", "--client"]).output().is_err() {
         eprintln!("kubectl: not found, so the rendered manifests are not compared");
         return;
@@ -386,8 +388,8 @@ fn kubectl_renders_what_the_tests_render() {
     assert!(kustomize(&install) == sorted(render_in("default", "network-addresses", &["namespace"])), "namespace");
 }
 
-/// Objects in the order of their kinds and names, for a comparison. kubectl writes `0.0` as `0`, and some line breaks of
-/// expressions twice.
+/// Sorts objects by kind and name, for a comparison. Numbers and white space become equal, because kubectl writes `0.0`
+/// as `0`, and some line breaks of expressions twice.
 fn sorted(objects: Vec<Value>) -> Vec<Value> {
     fn plain(value: Value) -> Value {
         match value {
@@ -423,7 +425,7 @@ fn the_api_server_calls_the_webhook_for_every_change_of_a_pool() {
     assert_eq!((&webhook["failurePolicy"], &webhook["sideEffects"]), (&json!("Fail"), &json!("None")));
 }
 
-/// The webhook of this name in a configuration.
+/// Returns the webhook of this name in the configuration of this kind.
 fn webhook(kind: &str, name: &str) -> Value {
     let objects = render("default");
     let webhooks = object(&objects, kind, SERVICE)["webhooks"].as_array().unwrap();
@@ -431,14 +433,14 @@ fn webhook(kind: &str, name: &str) -> Value {
     webhooks.iter().find(|webhook| webhook["name"] == named).unwrap_or_else(|| panic!("no webhook {name}")).clone()
 }
 
-/// The client configuration of a webhook with this path.
+/// Returns the client configuration of a webhook with this path.
 fn client_config(path: &str) -> Value {
     let objects = render("default");
     let port = &port(&object(&objects, "Service", SERVICE)["spec"]["ports"], "webhook")["port"];
     json!({"service": {"name": SERVICE, "namespace": SYSTEM, "path": path, "port": port}})
 }
 
-/// The rules of a webhook for one operation on a kind.
+/// Returns the rules of a webhook for one operation on a kind.
 fn rules(kind: &ApiResource, operation: &str) -> Value {
     json!([{
         "apiGroups": [kind.group], "apiVersions": [kind.version], "resources": [kind.plural], "operations": [operation],
@@ -446,7 +448,7 @@ fn rules(kind: &ApiResource, operation: &str) -> Value {
 }
 
 #[test]
-fn the_configurations_have_only_the_webhooks_that_these_tests_check() {
+fn the_webhook_configurations_have_only_the_webhooks_that_these_tests_check() {
     let objects = render("default");
     let names = |kind: &str| {
         let webhooks = object(&objects, kind, SERVICE)["webhooks"].as_array().unwrap();
@@ -578,7 +580,7 @@ fn the_api_server_calls_no_webhook_for_an_instance_with_network_data_of_its_own(
 }
 
 #[test]
-fn cert_manager_signs_the_name_of_the_service_and_injects_its_ca() {
+fn cert_manager_issues_the_certificate_of_the_service_and_injects_the_ca() {
     for folder in ["default", "clusterctl"] {
         let objects = render(folder);
         let certificate = &object(&objects, "Certificate", SERVICE)["spec"];
@@ -593,7 +595,7 @@ fn cert_manager_signs_the_name_of_the_service_and_injects_its_ca() {
 }
 
 #[test]
-fn the_service_ca_of_openshift_signs_the_name_of_the_service_and_injects_its_ca() {
+fn the_service_ca_of_openshift_issues_the_certificate_of_the_service_and_injects_the_ca() {
     let objects = render("openshift");
     let secret = &pod(&objects).0["volumes"][0]["secret"]["secretName"];
     let annotations = |kind: &str| object(&objects, kind, SERVICE)["metadata"]["annotations"].clone();
@@ -605,7 +607,7 @@ fn the_service_ca_of_openshift_signs_the_name_of_the_service_and_injects_its_ca(
 }
 
 #[test]
-fn the_service_account_of_the_manager_has_the_rights() {
+fn the_roles_of_the_controller_are_bound_to_the_service_account_of_the_manager() {
     let objects = render("default");
     let account = text(&pod(&objects).0["serviceAccountName"]);
     assert_eq!(CONTROLLER, format!("system:serviceaccount:{SYSTEM}:{account}"));
@@ -619,7 +621,7 @@ fn the_service_account_of_the_manager_has_the_rights() {
 }
 
 #[test]
-fn metadata_names_the_contract_of_this_version() {
+fn the_clusterctl_metadata_has_the_release_series_and_the_contract_of_this_version() {
     let version: Vec<u64> = env!("CARGO_PKG_VERSION").split('.').map(|part| part.parse().unwrap()).collect();
     let metadata = json!({
         "apiVersion": "clusterctl.cluster.x-k8s.io/v1alpha3",
@@ -630,7 +632,7 @@ fn metadata_names_the_contract_of_this_version() {
 }
 
 #[test]
-fn the_image_is_built_with_the_oldest_compiler_that_the_package_allows_and_has_no_root() {
+fn the_image_is_built_with_the_oldest_allowed_compiler_and_does_not_run_as_root() {
     let read = |file: &str| fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).unwrap();
     let after = |text: &str, start: &str| {
         let line = text.lines().rev().find_map(|line| line.strip_prefix(start));
@@ -644,7 +646,7 @@ fn the_image_is_built_with_the_oldest_compiler_that_the_package_allows_and_has_n
 }
 
 #[test]
-fn the_archive_of_the_image_has_the_program_a_user_without_rights_and_the_same_bytes_each_time() {
+fn the_archive_of_the_image_is_reproducible_and_its_program_runs_as_an_unprivileged_user() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();

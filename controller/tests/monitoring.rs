@@ -29,11 +29,11 @@ struct Query {
     name: String,
     text: String,
     expr: Expr,
-    /// Labels in the texts of an alert, or in the legend of a panel.
+    /// Labels that the annotations of an alert or the legend of a panel show.
     shown: BTreeSet<String>,
 }
 
-/// The alerts, in their order.
+/// Returns the alerts, in the order of the file.
 fn alerts() -> Vec<Query> {
     let rules = documents(&config("prometheus/alerts.yaml")).remove(0);
     let rules = rules["spec"]["groups"][0]["rules"].as_array().unwrap().iter();
@@ -45,7 +45,7 @@ fn alerts() -> Vec<Query> {
     rules.map(query).collect()
 }
 
-/// The queries of the dashboard, in the order of the panels.
+/// Returns the queries of the dashboard, in the order of the panels.
 fn panels() -> Vec<Query> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/prometheus/dashboard.json");
     let dashboard: Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
@@ -69,7 +69,7 @@ fn first_word(text: &str) -> String {
     text.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect()
 }
 
-/// What is wrong with a query for the metrics of a program.
+/// Returns the problems of a query: metrics and labels that the scraped program does not have.
 fn problems(query: &Query, scrape: &Scrape) -> Vec<String> {
     // Metrics whose names begin with `apiserver_` come from the API server.
     let is_of_program = |name: &str| !name.starts_with("apiserver_");
@@ -143,7 +143,7 @@ async fn every_alert_and_panel_has_data_and_no_alert_fires_in_a_healthy_cluster(
     assert_eq!(ringing.map(|alert| alert.name).collect::<Vec<_>>(), [] as [&str; 0]);
 }
 
-/// Prometheus' own program for rules and metrics.
+/// Returns the path of promtool, the program of Prometheus that checks rules and metrics.
 fn promtool() -> &'static Path {
     static PROMTOOL: OnceLock<PathBuf> = OnceLock::new();
     PROMTOOL.get_or_init(|| {
@@ -220,7 +220,7 @@ fn ringing(scrapes: &[&str]) -> Vec<(String, String)> {
 }
 
 #[test]
-fn each_alert_fires_only_for_its_state() {
+fn each_alert_fires_only_in_the_state_that_it_describes() {
     let well = "glowplug_leading 1\nglowplug_certificate_expiry_timestamp_seconds 1000000";
     assert_eq!(ringing(&[well]), []);
     let alone = |scrapes: &[&str], alert: &str, labels: &str| {

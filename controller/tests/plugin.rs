@@ -129,7 +129,7 @@ async fn the_plugin_of_kubectl_explains_pools_and_machines() {
 }
 
 #[tokio::test]
-async fn the_plugin_of_kubectl_names_what_it_cannot_find() {
+async fn the_errors_of_the_plugin_name_the_files_and_objects_that_it_cannot_find() {
     let (server, cluster) = start_server().await;
     let plugin = Plugin::new(cluster.config());
     let failed = |error: &str| (Some(1), String::new(), format!("error: {error}\n"));
@@ -147,7 +147,7 @@ async fn the_plugin_of_kubectl_names_what_it_cannot_find() {
     let (status, _, errors) = plugin.run_with(&absent, &["status"]).await;
     let start = format!("error: reading {}: ", absent.display());
     assert_eq!((status, &errors[..start.len()]), (Some(1), &*start));
-    // A kubeconfig that cannot be read: its tokens are not in the message.
+    // If a kubeconfig cannot be parsed, its tokens are not in the message.
     let secret = folder.path().join("secret");
     for (text, place) in [
         ("users:\n- name: a\n  user: {token: geheim", "line 3 column 9"),
@@ -169,7 +169,7 @@ async fn the_plugin_of_kubectl_names_what_it_cannot_find() {
     let error = "listing staticipleases: ServiceError: http://127.0.0.1:1: client error (Connect): tcp connect error: \
                  Connection refused (os error 111)";
     assert_eq!(plugin.run_with(Path::new(&nowhere), &["audit"]).await, failed(error));
-    // Options of kubectl.
+    // For an option of kubectl, the error has a tip.
     for (command, option, tip) in [
         (&["why", "-n", "shop", "web-0"][..], "-n", "expected NAMESPACE/NAME"),
         (&["plan", "-f", "pool.yaml"], "-f", "expected plan FILE"),
@@ -239,7 +239,7 @@ async fn allow(cluster: &Cluster, user: &str, rules: &[(&str, &[&str], &[&str])]
     Api::all(cluster.client()).create(&PostParams::default(), &binding).await.unwrap();
 }
 
-/// A finding of an audit.
+/// Returns an element of `findings` in the JSON of an audit.
 fn finding(word: &str, address: &str, object: &str, message: &str) -> Value {
     json!({"finding": word, "address": address, "object": object, "message": message})
 }
@@ -273,8 +273,8 @@ async fn an_audit_lists_the_differences_between_leases_and_objects() {
     let addresses = ["workers-0", "workers-1", "workers-2"].map(address_of);
     installed.stop().await;
 
-    // The lease of workers-0 is deleted, the objects of workers-1 do not record its address, and workers-2 reports the address of
-    // workers-1.
+    // The lease of workers-0 is deleted. No object of workers-1 records the address of workers-1 any more. workers-2
+    // reports the address of workers-1.
     let leases: Api<StaticIPLease> = Api::all(cluster.client());
     let lease_of = |address: &str| format!("{}.{}.{}", address.replace('.', "-"), hosted.clusters, hosted.name);
     let gone = leases.get(&lease_of(&addresses[0])).await.unwrap();
@@ -358,7 +358,7 @@ async fn an_audit_lists_the_differences_between_leases_and_objects() {
     );
     assert_eq!((status, &answer["leases"], &answer["notCompared"]), (Some(1), &json!(3), &json!([])));
 
-    // A user without most rights gets an audit of what this user may read.
+    // A user who lacks most rights gets an audit of the objects that this user has the right to read.
     let view: &[&str] = &["staticippools", "globalstaticippools", "staticipleases"];
     allow(&cluster, "eve", &[("ipam.glowplug.dev", view, &["list"])]).await;
     let (status, answer) = Plugin::of_user(cluster.config(), Some("eve")).json(&["audit"]).await;
@@ -447,7 +447,7 @@ const DIGEST: &str = "5f3c1a9be07d46828c2f7ab1904e6d53";
 const POOL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/existing/pool.yaml");
 
 #[tokio::test]
-async fn the_page_for_running_machines_shows_what_the_plugin_prints() {
+async fn the_page_about_existing_machines_shows_the_output_of_the_plugin() {
     let (_server, cluster) = start_server().await;
     let shop = Shop::new(&cluster).await;
     let plugin = Plugin::new(cluster.config());
@@ -468,7 +468,7 @@ async fn the_page_for_running_machines_shows_what_the_plugin_prints() {
     note(0, plugin.run(&["adopt", "--file", POOL, "shop/db-0", "--apply", &digest]).await);
     let printed_digest = planned["digest"].as_str().unwrap();
     let printed = printed.iter().map(|it| it.replace(printed_digest, DIGEST));
-    // The page has the paths of the repository.
+    // The page shows paths that are relative to the repository.
     let paths = plugin.command_line(&["adopt", "--file", POOL]);
     let printed = printed.map(|it| it.replace(&paths, "kubectl glowplug adopt --file fixtures/existing/pool.yaml"));
     let mut printed: Vec<String> = printed.map(|it| it.replace(POOL, "fixtures/existing/pool.yaml")).collect();
@@ -476,7 +476,7 @@ async fn the_page_for_running_machines_shows_what_the_plugin_prints() {
     assert!(printed.is_empty(), "{}", printed.join("=====\n"));
     let recorded = Some(r#"["192.168.1.12/24"]"#.to_owned());
     assert_eq!((shop.annotation("db-0").await, shop.annotation("web-0").await), (recorded, None));
-    // The second time there is nothing to write.
+    // A second run has nothing to write.
     let version = shop.vms.get("db-0").await.unwrap().metadata.resource_version;
     let again = digest_of(&plugin, &["adopt", "--file", POOL, "shop/db-0"]).await;
     let (status, answer) = plugin.json(&["adopt", "--file", POOL, "shop/db-0", "--apply", &again]).await;
@@ -492,7 +492,7 @@ async fn adopt_changes_no_record_of_another_address() {
     let (_server, cluster) = start_server().await;
     let shop = Shop::new(&cluster).await;
     let plugin = Plugin::new(cluster.config());
-    // db-0 records another address than its guest reports, web-0 and twin-0 report one address.
+    // db-0 records another address than its guest reports. web-0 and twin-0 report the same address.
     merge(&shop.vms, "db-0", &json!({"metadata": {"annotations": {(ANNOTATION): "192.168.1.13/24"}}})).await;
     shop.run("twin-0", &json!(["192.168.1.10"])).await;
     shop.run("two-0", &json!(["192.168.1.20", "192.168.1.21"])).await;
@@ -549,7 +549,7 @@ async fn adopt_changes_no_record_of_another_address() {
     assert_eq!((status, &answer["machines"], &answer["writes"]), (Some(1), &expected, &json!([])));
     assert_eq!(shop.annotation("db-0").await.as_deref(), Some("192.168.1.13/24"));
 
-    // The user `eve` may not change the machine.
+    // The user `eve` has no right to change the machine.
     let view: &[&str] = &["staticippools", "globalstaticippools", "staticipleases"];
     let rules: [(&str, &[&str], &[&str]); 10] = [
         ("ipam.glowplug.dev", view, &["list"]),
@@ -580,7 +580,7 @@ async fn adopt_changes_no_record_of_another_address() {
     assert_eq!((status, &*output, &errors[..start.len()]), (Some(1), "", start));
 }
 
-/// The digest that a command prints.
+/// Returns the digest that a command prints.
 async fn digest_of(plugin: &Plugin, command: &[&str]) -> String {
     let (_, answer) = plugin.json(command).await;
     answer["digest"].as_str().unwrap().to_owned()
@@ -624,7 +624,7 @@ async fn adopt_writes_nothing_if_the_changes_differ_from_those_of_the_digest() {
 }
 
 #[tokio::test]
-async fn adopt_repeats_a_write_to_an_object_of_which_only_the_status_has_changed() {
+async fn adopt_repeats_a_write_if_only_the_status_of_the_object_has_changed() {
     let command = ["adopt", "--file", POOL, "shop/db-0", "shop/web-0"];
     for (change, outcome) in
         [(json!({"status": {"ready": true}}), "written"), (json!({"metadata": {"annotations": {"a": "b"}}}), "failed")]
@@ -702,15 +702,16 @@ async fn adopt_prints_the_outcome_of_each_write_and_the_command_that_removes_the
     }
 }
 
-/// The option limits the command to what a controller with this option sees. In kubectl, it has another meaning.
+/// The option `--namespace` limits the command to the objects that a controller with this option sees. In kubectl, the
+/// option has another meaning.
 #[tokio::test]
-async fn adopt_says_what_to_do_next_for_a_pool_of_the_namespace_of_the_controller() {
+async fn adopt_with_the_option_namespace_prints_the_next_step_for_a_pool_of_this_namespace() {
     let (_server, cluster) = start_server().await;
     let shop = Shop::new(&cluster).await;
     let plugin = Plugin::new(cluster.config());
     let next = |(status, answer): (Option<i32>, Value)| (status, answer["next"].clone());
     let json_line = |command: &[&str]| plugin.command_line(&[command, &["--json"]].concat());
-    // A pool of a file is created after the decisions.
+    // For a pool in a file, the last step is to create the pool after all decisions about machines.
     let of_file = ["adopt", "--file", POOL, "shop/old-0"];
     let expected = json!([
         "decide about shop/old-0: the reason of each machine says why",
@@ -831,7 +832,7 @@ async fn no_string_in_an_object_can_control_the_terminal() {
 // === plans ===
 
 #[tokio::test]
-async fn a_plan_lists_errors_and_warnings_of_the_webhook_addresses_in_use_and_missing_room() {
+async fn a_plan_lists_errors_warnings_addresses_in_use_and_the_number_of_missing_addresses() {
     let (_server, cluster) = start_server().await;
     let plugin = Plugin::new(cluster.config());
     let hosted = Hosted::new(&cluster).await;
@@ -853,8 +854,8 @@ async fn a_plan_lists_errors_and_warnings_of_the_webhook_addresses_in_use_and_mi
             "metadata": {"namespace": hosted.clusters, "name": name}, "spec": spec,
         })
     };
-    // The first pool loses its addresses, its gateway is the address of a machine, and one address is missing. The second pool
-    // overlaps the first one.
+    // The first pool loses its addresses, its gateway is the address of a machine, and one address is missing. The
+    // second pool overlaps the first pool.
     let changed = PoolSpec { gateway: vec![second.clone()], ..hosted.spec("workers", &["10.0.0.200/32"]) };
     let overlapping = PoolSpec { node_pool_ref: None, ..hosted.spec("other", &["10.0.0.200/32"]) };
     let items = json!({"kind": "List", "items": [pool("workers", changed), pool("other", overlapping)]});
@@ -892,7 +893,7 @@ async fn a_plan_lists_errors_and_warnings_of_the_webhook_addresses_in_use_and_mi
         hosted.network
     );
     assert_eq!((status, &other["change"], &other["errors"]), (Some(1), &json!("create"), &json!([overlap])));
-    // An unchanged pool.
+    // A plan for an unchanged pool contains no change.
     let file = plugin.file("same.yaml", &pool("workers", hosted.spec("workers", &["10.0.0.8/30"])));
     let (status, answer) = plugin.json(&["plan", &file]).await;
     assert_eq!((status, &answer["pools"][0]["change"]), (Some(0), &json!("none")));
@@ -907,7 +908,7 @@ async fn a_plan_lists_errors_and_warnings_of_the_webhook_addresses_in_use_and_mi
 }
 
 #[tokio::test]
-async fn a_plan_names_refused_machines_unreadable_documents_and_what_is_unknown() {
+async fn a_plan_names_refused_machines_unreadable_documents_and_missing_rights() {
     let (_server, cluster) = start_server().await;
     let shop = Shop::new(&cluster).await;
     shop.run("gw-0", &json!(["192.168.1.1"])).await;
@@ -952,7 +953,7 @@ async fn a_plan_names_refused_machines_unreadable_documents_and_what_is_unknown(
         blanks = " ".repeat(machines.len() - "REFUSED".len()),
     );
     assert_eq!(plugin.run(&["plan", &file]).await, (Some(1), text, String::new()));
-    // A user who may read pools and leases only.
+    // This user has only the rights to list the kinds of the controller and to get Namespaces.
     allow(&cluster, "eve", &[("ipam.glowplug.dev", &["*"], &["list"]), ("", &["namespaces"], &["get"])]).await;
     let file = plugin.file("pool.yaml", &first());
     let (status, answer) = Plugin::of_user(cluster.config(), Some("eve")).json(&["plan", &file]).await;
@@ -966,7 +967,7 @@ async fn a_plan_names_refused_machines_unreadable_documents_and_what_is_unknown(
 }
 
 #[tokio::test]
-async fn a_machine_without_network_data_is_named_with_what_it_lacks() {
+async fn plan_status_and_why_say_why_a_machine_has_no_network_data() {
     let (_server, cluster) = start_server().await;
     let shop = Shop::new(&cluster).await;
     merge(&shop.vms, "web-0", &json!({"spec": {"template": {"spec": {"volumes": null}}}})).await;
@@ -985,7 +986,7 @@ async fn a_machine_without_network_data_is_named_with_what_it_lacks() {
     });
     let pool: StaticIPPool = serde_json::from_value(pool).unwrap();
     Api::namespaced(cluster.client(), "shop").create(&PostParams::default(), &pool).await.unwrap();
-    // A machine whose interface waits for a MAC address, and one whose guest comes from another cluster.
+    // The interface of db-0 waits for a MAC address. The guest of old-0 comes from another cluster.
     let label = json!({"labels": {"ipam.glowplug.dev/mac-addresses": "required"}});
     merge(&shop.vms, "db-0", &json!({"spec": {"template": {"metadata": label}}})).await;
     merge(&shop.vms, "old-0", &json!({"spec": {"runStrategy": "WaitAsReceiver"}})).await;

@@ -1,4 +1,4 @@
-//! Tests that pools are served and removed when the controller crashes at any write.
+//! Tests that the next process serves and removes pools after a crash of the controller at each write.
 
 use std::sync::Arc;
 
@@ -15,8 +15,8 @@ use crate::support::{CONTROLLER, Cluster};
 
 const NETWORK: &str = "infra/vlan10";
 
-/// Makes the controller crash at its n-th write, counted from 0: its later requests get no response. Other clients are
-/// served.
+/// Makes the controller crash at its n-th write, counted from 0: its later requests get no response. With `is_done`,
+/// the server still stores the n-th write. Other clients are served.
 fn crash_at(server: &Server, n: usize, is_done: bool) -> Arc<Notify> {
     let crashed = Arc::new(Notify::new());
     let (crash, mut writes) = (Arc::clone(&crashed), 0);
@@ -93,8 +93,8 @@ async fn after_a_crash_at_each_write_the_next_process_finishes_the_work_on_the_p
             assert!(leases.iter().all(|(_, _, is_released)| *is_released), "crash at write {n}: {leases:?}");
         }
         if !has_crashed {
-            // At least five writes: the finalizer, a status, the lease, its release, and the removal of the finalizer. The number
-            // of other writes varies.
+            // The flow makes at least five writes: the finalizer, a status, the lease, its release, and the removal of
+            // the finalizer. The number of other writes varies.
             assert!(n >= 5, "{n}");
             return;
         }

@@ -32,7 +32,7 @@ async fn start(server: &Server, folder: &TempDir) -> Program {
 }
 
 #[tokio::test]
-async fn the_program_leads_and_after_a_signal_becomes_unready_before_it_ends() {
+async fn a_leading_program_first_becomes_unready_after_a_signal_and_then_ends() {
     let (server, folder) = (Server::start().await, tempfile::tempdir().unwrap());
     let mut program = start(&server, &folder).await;
     let diagnostics = program.diagnostics;
@@ -57,7 +57,7 @@ async fn the_program_leads_and_after_a_signal_becomes_unready_before_it_ends() {
 }
 
 #[tokio::test]
-async fn no_replica_works_before_the_cluster_has_the_definitions_of_its_version() {
+async fn no_replica_works_before_the_cluster_has_the_crds_of_its_version() {
     let (server, folder) = (Server::start().await, tempfile::tempdir().unwrap());
     let cluster = Cluster::of(&server).await;
     let definitions: Api<CustomResourceDefinition> = Api::all(cluster.client());
@@ -88,7 +88,7 @@ async fn no_replica_works_before_the_cluster_has_the_definitions_of_its_version(
 
 /// When the program stops, a pass waits for a response, and events wait until they are published.
 #[tokio::test]
-async fn no_log_line_about_a_machine_follows_the_line_that_the_program_has_ended() {
+async fn the_log_line_about_the_end_of_the_program_follows_all_lines_about_machines() {
     let (server, folder) = (Server::start().await, tempfile::tempdir().unwrap());
     let cluster = Cluster::of(&server).await;
     let hosted = Hosted::new(&cluster).await;
@@ -116,7 +116,7 @@ async fn no_log_line_about_a_machine_follows_the_line_that_the_program_has_ended
 }
 
 #[tokio::test]
-async fn without_the_right_to_list_namespaces_leases_are_kept_and_pool_and_log_have_the_reason() {
+async fn without_the_right_to_list_namespaces_leases_are_kept_and_the_pool_and_the_log_say_why() {
     let (server, folder) = (Server::start().await, tempfile::tempdir().unwrap());
     let cluster = Cluster::of(&server).await;
     let (blue, site) = (Hosted::plain(&cluster).await, Site::new(&cluster).await);
@@ -166,7 +166,7 @@ async fn without_the_right_to_list_namespaces_leases_are_kept_and_pool_and_log_h
 }
 
 #[tokio::test]
-async fn a_program_without_its_definitions_ends_after_a_signal() {
+async fn a_program_that_waits_for_its_crds_ends_after_a_signal() {
     let (server, folder) = (Server::start().await, tempfile::tempdir().unwrap());
     let mut program = Program::start(&Cluster::config_of(&server), folder.path(), "");
     program.until("waiting for the definitions of this version: apply the manifests of this version, or the output of `glowplug-controller crd`").await;
@@ -223,8 +223,8 @@ async fn a_kubeconfig_file_that_does_not_exist_is_an_error() {
     assert_eq!(program("/nowhere").await, (Some(1), Some("Error: reading /nowhere".to_owned())));
 }
 
-/// Reads the log up to the line about a machine whose message starts with `last`. Returns the lines with the name of the
-/// machine as level and fields, without the values that differ between runs. Equal lines in a row become one line.
+/// Reads the log up to the line about a machine whose message starts with `last`. Returns level and fields of each line
+/// that names the machine. Values that differ between runs are replaced, and equal lines in a row become one line.
 async fn lines_of(program: &mut Program, machine: &str, last: &str) -> Vec<Value> {
     let mut found: Vec<Value> = Vec::new();
     loop {
@@ -252,7 +252,7 @@ async fn lines_of(program: &mut Program, machine: &str, last: &str) -> Vec<Value
 }
 
 #[tokio::test]
-async fn the_log_has_every_step_of_a_machine_once_and_with_its_name() {
+async fn the_log_has_each_step_of_a_machine_once_with_the_name_of_the_machine() {
     let (server, folder) = (Server::start().await, tempfile::tempdir().unwrap());
     let cluster = Cluster::of(&server).await;
     let hosted = Hosted::new(&cluster).await;

@@ -1,4 +1,4 @@
-//! All tests that need no other program. `cluster.rs` runs the scenarios against a real API server.
+//! The tests that need no real API server. `cluster.rs` runs the scenarios against a real API server.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![allow(clippy::disallowed_types, reason = "a test writes the objects that it reads")]

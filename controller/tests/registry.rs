@@ -34,12 +34,12 @@ use crate::support::{SYSTEM, is_lease_write, soak, start_server};
 const NETWORK: &str = "infra/vlan10";
 const KIND: HolderKind = HolderKind::IpAddressClaim;
 
-/// The n-th claim of a network.
+/// Returns the n-th claim of a network, as the holder of a lease.
 fn machine(network: &str, n: usize) -> Machine {
     leader::machine(network, n).of_kind(KIND)
 }
 
-/// Makes the next `count` writes end in a fault.
+/// Injects the fault into the next `count` writes of leases.
 fn fault(server: &Server, fault: Fault, mut count: usize) {
     server.set_faults(move |call| {
         if is_lease_write(call) && count > 0 {
@@ -62,7 +62,7 @@ fn refuse(server: &Server, code: u16, is_refused: impl Fn(&Call) -> bool + Send 
     });
 }
 
-/// Returns each answer as addresses, or as the error.
+/// Returns the first address of each answer, or its error, as strings.
 fn texts(answers: &[Answer]) -> Vec<String> {
     let text = |answer: &Answer| match answer {
         Ok(allocations) => allocations[0].addresses[0].to_string(),
@@ -72,7 +72,7 @@ fn texts(answers: &[Answer]) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_policy_that_denies_one_holder_keeps_no_other_claim_waiting() {
+async fn a_policy_that_denies_the_lease_of_one_holder_does_not_delay_other_claims() {
     for code in [400, 403, 413, 422] {
         let (server, cluster) = start_server().await;
         let (registry, _served) = owner(cluster.controller());
@@ -122,7 +122,7 @@ async fn a_refused_claim_is_tried_once_more_after_each_change_of_its_object() {
 }
 
 #[tokio::test]
-async fn the_registry_does_not_work_while_the_program_may_not_write_leases() {
+async fn the_registry_does_not_work_while_the_program_has_no_right_to_write_leases() {
     let (_server, cluster) = start_server().await;
     let (registry, _served) = owner(cluster.controller());
     registry.resize(vec![pool(NETWORK, &["10.0.0.8/29"])], BTreeSet::new()).await.unwrap();
@@ -151,7 +151,7 @@ async fn the_registry_does_not_work_while_the_program_may_not_write_leases() {
 
 #[tokio::test]
 async fn a_leader_that_cannot_write_leases_gives_up_the_leadership_and_another_replica_leads() {
-    // Long enough that a candidate on a busy machine does not lose the Lease by delay.
+    // With this duration, a candidate on a busy machine does not lose the Lease because of a delay.
     const DURATION: Duration = Duration::from_secs(5);
     for is_silent in [false, true] {
         let gate = Arc::new(Semaphore::new(0));
@@ -252,7 +252,7 @@ async fn a_refused_release_of_a_machine_that_claims_again_is_not_repeated() {
     let leases: Api<StaticIPLease> = Api::all(cluster.client());
     let change = Patch::Merge(json!({"metadata": {"labels": {"changed": "true"}}}));
     leases.patch(&leader::name(NETWORK, "10.0.0.8"), &PatchParams::default(), &change).await.unwrap();
-    // Wait for three periods: the registry repeats releases once in each period.
+    // Waits for three periods, because the registry repeats releases once in each period.
     let mut changes = registry.changes();
     for _ in 0..3 {
         changes.changed().await.unwrap();
@@ -289,7 +289,7 @@ async fn the_end_of_an_object_releases_no_address_of_an_object_of_another_kind()
 }
 
 #[tokio::test]
-async fn an_object_with_the_uid_of_an_object_of_another_kind_cannot_get_or_release_its_address() {
+async fn an_object_cannot_get_or_release_the_address_of_another_kind_of_object_with_the_same_uid() {
     let (_server, cluster) = start_server().await;
     let (registry, _served) = owner(cluster.controller());
     registry.resize(vec![pool(NETWORK, &["10.0.0.8/29"])], BTreeSet::new()).await.unwrap();
@@ -303,7 +303,7 @@ async fn an_object_with_the_uid_of_an_object_of_another_kind_cannot_get_or_relea
         source: "Secret of a user".to_owned(),
         kind: Source::Secret,
     };
-    // A claim that holds an address.
+    // A claim holds the address 10.0.0.8.
     registry.claim(claim(&machine(NETWORK, 0))).await.unwrap().unwrap();
     let adoption = registry.adopt(vec![record(0, "10.0.0.8/16")]).await.unwrap();
     let mismatches: Vec<String> = adoption.mismatches.iter().map(ToString::to_string).collect();
@@ -401,7 +401,7 @@ async fn neither_a_later_claim_nor_a_late_lease_changes_the_holder_of_a_held_lea
 }
 
 #[tokio::test]
-async fn records_of_an_object_of_another_kind_reserve_their_addresses() {
+async fn records_of_objects_of_different_kinds_with_one_uid_all_reserve_their_addresses() {
     let (_server, cluster) = start_server().await;
     let (registry, _served) = owner(cluster.controller());
     let other = pool_spec("infra/other", &["10.0.0.8/30"]).check(Some("b"), "p").0.unwrap();
@@ -482,7 +482,7 @@ async fn a_claim_cannot_record_or_hold_an_address_that_only_pools_of_another_nam
 }
 
 #[tokio::test]
-async fn the_uid_of_a_waiting_machine_under_another_name_does_not_stop_the_registry() {
+async fn the_release_of_another_machine_with_the_uid_of_a_waiting_machine_changes_nothing() {
     let (_server, cluster) = start_server().await;
     let (registry, _served) = owner(cluster.controller());
     registry.resize(vec![pool(NETWORK, &["10.0.0.8/32"])], BTreeSet::new()).await.unwrap();
@@ -496,7 +496,7 @@ async fn the_uid_of_a_waiting_machine_under_another_name_does_not_stop_the_regis
 }
 
 #[tokio::test]
-async fn the_registry_reports_that_it_does_not_work_while_the_server_fails() {
+async fn while_the_server_fails_the_registry_reports_that_it_does_not_work() {
     let (server, cluster) = start_server().await;
     let (registry, _served) = owner(cluster.controller());
     registry.resize(vec![pool(NETWORK, &["10.0.0.8/29"])], BTreeSet::new()).await.unwrap();
@@ -528,7 +528,7 @@ async fn a_served_machine_is_announced_even_if_the_response_to_the_write_of_its_
 }
 
 #[tokio::test]
-async fn a_new_pool_allocates_only_after_its_growth_is_opened_and_skips_reported_addresses() {
+async fn a_new_pool_allocates_nothing_before_it_is_opened_and_skips_reported_addresses() {
     let (_server, cluster) = start_server().await;
     let metrics = Arc::new(Metrics::default());
     let (registry, mut served) = RegistryHandle::start_closed(cluster.client(), metrics, Arc::new(|_| {})).unwrap();
@@ -552,14 +552,14 @@ async fn a_new_pool_allocates_only_after_its_growth_is_opened_and_skips_reported
     assert_eq!(stored(cluster.client(), NETWORK).await, [row("10.0.0.9", "worker-0", false)]);
     let refused = registry.claim(claim(&machine(NETWORK, 1))).await.unwrap().unwrap_err();
     assert_eq!(refused.to_string(), "No available IPs in pool for interface eno101");
-    // A repeated report changes nothing. Its end serves the waiting claim.
+    // A repeated report changes nothing. After the end of the report, the waiting claim is served.
     assert_eq!(registry.change_reports(vec![report.clone()], Vec::new()).await.unwrap(), []);
     assert_eq!(registry.change_reports(Vec::new(), vec![report]).await.unwrap(), []);
     assert_eq!(served.claims.recv().await, Some(machine(NETWORK, 1)));
 }
 
 #[tokio::test]
-async fn the_registry_announces_a_free_address_after_each_kind_of_use() {
+async fn the_registry_announces_each_address_that_becomes_free() {
     let (_server, cluster) = start_server().await;
     let [(registry, _served), (other, _others)] = [(); 2].map(|()| owner(cluster.controller()));
     for leader in [&registry, &other] {
@@ -570,7 +570,7 @@ async fn the_registry_announces_a_free_address_after_each_kind_of_use() {
     registry.claim(claim(&machine(NETWORK, 0))).await.unwrap().unwrap();
     registry.release(machine(NETWORK, 0)).await.unwrap();
     assert_eq!(next().await, "10.0.0.8");
-    // The lease that another leader releases.
+    // Another leader releases its lease of the address.
     other.claim(claim(&machine(NETWORK, 1))).await.unwrap().unwrap();
     other.release(machine(NETWORK, 1)).await.unwrap();
     assert_eq!(next().await, "10.0.0.8");
@@ -591,7 +591,7 @@ async fn the_registry_announces_a_free_address_after_each_kind_of_use() {
 }
 
 #[tokio::test]
-async fn a_rejected_change_of_a_pool_that_is_repeated_counts_as_no_growth() {
+async fn a_repeated_rejected_change_of_a_pool_does_not_count_as_growth() {
     let (_server, cluster) = start_server().await;
     let metrics = Arc::new(Metrics::default());
     let (registry, _served) = RegistryHandle::start_closed(cluster.client(), metrics, Arc::new(|_| {})).unwrap();
@@ -665,7 +665,7 @@ async fn claims_that_arrive_during_a_write_are_written_as_one_group() {
     let mut others = futures::future::join_all((1..21).map(claim_of));
     assert!((&mut others).now_or_never().is_none(), "the first poll sends every claim");
     gate.add_permits(1);
-    // All of these requests are sent, and none has a response.
+    // All 20 writes are sent, but none has a response yet.
     until_writes(20).await;
     gate.add_permits(1000);
     let mut answers = others.await;
@@ -690,7 +690,7 @@ async fn the_leases_are_listed_again_until_the_server_answers() {
 }
 
 #[tokio::test]
-async fn a_claim_fails_as_stopped_after_the_task_of_the_registry_has_ended() {
+async fn a_claim_fails_after_the_task_of_the_registry_has_ended() {
     let (_server, cluster) = start_server().await;
     let (registry, _served) = owner(cluster.controller());
     registry.read(|_| panic!("of the test")).await.unwrap_err();

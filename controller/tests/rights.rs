@@ -21,13 +21,13 @@ use crate::support::server::{Call, Server};
 use crate::support::{CONTROLLER, Cluster, SYSTEM, start_server};
 
 /// Verb, resource with its group, and scope: `every` namespace and the cluster itself, or the name of one namespace. A
-/// right to certain definitions names the definition before the resource.
+/// right to a certain CRD names the CRD before the resource.
 type Right = (String, String, String);
 
 const MANAGER: &str = "glowplug-controller-manager";
 const PLUGIN: &str = "glowplug-plugin";
 
-/// The rights of a role.
+/// Returns the rights of a role.
 fn of_role(kind: &str, name: &str, scope: &str) -> BTreeSet<Right> {
     let rights = render("rbac");
     let rules = object(&rights, kind, name)["rules"].as_array().unwrap();
@@ -51,7 +51,7 @@ fn of_role(kind: &str, name: &str, scope: &str) -> BTreeSet<Right> {
     all
 }
 
-/// The right that a request needs.
+/// Returns the right that a request needs.
 fn of_call(call: &Call) -> Right {
     let resource = match &call.subresource {
         Some(subresource) => format!("{}/{subresource}.{}", call.plural, call.group),
@@ -65,8 +65,8 @@ fn of_call(call: &Call) -> Right {
     (call.verb.to_owned(), resource, scope.to_owned())
 }
 
-/// The additional rights that OpenShift requires: to set `blockOwnerDeletion`, a user needs the right to update the
-/// finalizers of the owner.
+/// Returns the additional rights that OpenShift requires: to set `blockOwnerDeletion`, a user needs the right to update
+/// the finalizers of the owner.
 fn of_owners(call: &Call) -> Vec<Right> {
     let owners = call.body["metadata"]["ownerReferences"].as_array().into_iter().flatten();
     let blocking = owners.filter(|owner| owner["blockOwnerDeletion"] == true);
@@ -80,7 +80,7 @@ fn of_owners(call: &Call) -> Vec<Right> {
 
 #[tokio::test]
 async fn the_controller_uses_every_shipped_right_and_no_other() {
-    // One thread runs all of them. More at a time would use up the time limits of their requests.
+    // One thread runs all scenarios. With more than eight at a time, requests would exceed their time limits.
     let runs = stream::iter(ALL).map(async |(_, scenario)| {
         let server = Server::start().await;
         scenario(&Cluster::of(&server).await).await;

@@ -18,7 +18,7 @@ use tokio::task::JoinHandle;
 
 use crate::support::http::{Answer, ask, connect, connect_over_tls, get, get_over_tls, send};
 
-/// Error of a client for a certificate that none of its roots has signed.
+/// Error of a client if none of its root certificates has signed the certificate of the server.
 const NOT_SIGNED: &str = "invalid peer certificate: BadSignature";
 
 async fn listener() -> (TcpListener, SocketAddr) {
@@ -31,7 +31,7 @@ async fn hello(_: Request<Bytes>) -> Response<Full<Bytes>> {
     answer(StatusCode::OK, "text/plain", "hello")
 }
 
-/// A new certificate for `localhost` and its key, as PEM.
+/// Returns a new certificate for `localhost` and its key, as PEM.
 fn certificate() -> (String, String) {
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     (made.cert.pem(), made.signing_key.serialize_pem())
@@ -42,7 +42,7 @@ fn write(folder: &Path, certificate: &str, key: &str) {
     fs::write(folder.join("tls.key"), key).unwrap();
 }
 
-/// The reason why a client rejected the server.
+/// Returns the reason why a client rejected the server.
 fn refusal(result: Result<Answer, Box<dyn std::error::Error>>) -> String {
     result.unwrap_err().to_string()
 }
@@ -105,7 +105,7 @@ async fn a_body_over_the_limit_is_refused() {
     assert_eq!(send(address, post((6 << 20) + 1)).await, (StatusCode::PAYLOAD_TOO_LARGE, refusal));
 }
 
-/// A server with plain HTTP and these limits.
+/// Starts a server with plain HTTP and these limits.
 async fn limited(limits: Limits) -> (SocketAddr, watch::Sender<Phase>) {
     let (listener, address) = listener().await;
     let (phase, phases) = watch::channel(Phase::Serving);
@@ -114,7 +114,7 @@ async fn limited(limits: Limits) -> (SocketAddr, watch::Sender<Phase>) {
 }
 
 #[tokio::test]
-async fn a_new_connection_replaces_a_stalled_one_when_all_places_are_taken() {
+async fn a_new_connection_replaces_a_stalled_connection_when_the_limit_of_connections_is_reached() {
     let (address, _phase) = limited(Limits { connections: 8, body: 1 << 20 }).await;
     let mut stalled = Vec::new();
     for at in 0..40 {
@@ -171,7 +171,8 @@ async fn a_body_that_is_not_complete_after_five_seconds_is_refused() {
     assert_eq!(answer.lines().last(), Some("no complete body after 5 s"));
 }
 
-/// A server whose requests wait for a permit, and the number of waiting requests.
+/// Starts a server whose requests wait for a permit of `gate`. Also returns the number of requests that have arrived so
+/// far.
 async fn slow(
     gate: &Arc<Semaphore>,
     certificate: Option<&Path>,
@@ -261,7 +262,7 @@ async fn an_http_2_connection_that_is_open_when_the_server_stops_loses_no_reques
 }
 
 #[tokio::test]
-async fn an_unready_program_still_serves() {
+async fn the_probes_say_why_a_program_is_unready_and_an_unready_program_still_answers() {
     let (listener, address) = listener().await;
     let (phase, phases) = watch::channel(Phase::Serving);
     let (ready, is_ready) = watch::channel(false);

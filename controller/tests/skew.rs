@@ -22,7 +22,7 @@ use crate::support::{Cluster, start_server};
 
 const NETWORK: &str = "infra/vlan10";
 
-/// Starts a server with the definition `plural` of a later version.
+/// Starts a server with the CRD `plural` of a later version.
 async fn start_later_server(plural: &str) -> (Server, Cluster) {
     let (server, cluster) = start_server().await;
     later::apply(&cluster, later::definition(plural)).await;
@@ -30,7 +30,7 @@ async fn start_later_server(plural: &str) -> (Server, Cluster) {
 }
 
 #[tokio::test]
-async fn members_of_a_later_version_stay_in_a_lease_until_it_gets_another_holder() {
+async fn members_of_a_later_version_stay_in_a_lease_until_the_lease_gets_another_holder() {
     let (_server, cluster) = start_later_server("staticipleases").await;
     let pool = pool(NETWORK, &["10.0.0.8/32"]);
     let mut leader = Leader::start(cluster.controller(), pool.clone()).await;
@@ -51,7 +51,7 @@ fn row(address: &str, holder: &str, is_released: bool, is_noted: bool) -> later:
 
 /// Both leaders are processes of this program. The test itself writes the members of the later version into the leases.
 #[tokio::test]
-async fn leaders_of_two_versions_take_over_from_each_other_and_keep_the_members_of_the_later_one() {
+async fn leaders_of_two_versions_take_over_from_each_other_and_keep_members_of_the_later_version() {
     let (_server, cluster) = start_later_server("staticipleases").await;
     let (site, folder) = (Site::new(&cluster).await, tempfile::tempdir().unwrap());
     site.pool("p", &["10.0.0.8-10.0.0.10"]).await;
@@ -71,7 +71,7 @@ async fn leaders_of_two_versions_take_over_from_each_other_and_keep_the_members_
     later::note(&cluster, later::leases(&cluster, &network).await.keys()).await;
     assert_eq!(rows().await, [row("10.0.0.8", "a", false, true), row("10.0.0.9", "b", false, true)]);
 
-    // A crash: the other replica leads when the Lease of the election has expired.
+    // The leader crashes. The other replica leads when the Lease of the election has expired.
     later.send("-KILL");
     present.until("serving").await;
     site.claim("c", &json!({})).await;
@@ -109,7 +109,7 @@ async fn a_lease_of_0_2_0_for_a_machine_in_another_namespace_is_kept_until_its_g
     assert_eq!(hosted.address_of("w").await, "10.0.0.9");
     assert_eq!((hosted.held().await, holders().await), (held().into(), vec![recorded.clone()]));
     drop(first);
-    // The next leader finds the Secret, and the KubevirtMachine is gone.
+    // The next leader finds the Secret, but not the KubevirtMachine.
     hosted.kubevirt.hold("w");
     machines.delete("w", &DeleteParams::default()).await.unwrap();
     let mut next = lead(&cluster);
@@ -145,7 +145,8 @@ async fn until_invalid(pools: &Api<DynamicObject>) -> String {
     ready.unwrap()["message"].as_str().unwrap().to_owned()
 }
 
-/// Adds the member to pool `p` while a leader runs, then removes it. `claims` are claims on this pool.
+/// Checks that a claim waits while pool `p` has the member `later`. `claims` are the changes that make a claim refer to
+/// this pool.
 async fn a_claim_waits_while_a_pool_has_the_member(
     site: &Site,
     cluster: &Cluster,
@@ -164,7 +165,8 @@ async fn a_claim_waits_while_a_pool_has_the_member(
     assert!(site.until_not_ready("during", "PoolNotReady").await.ends_with(&message));
     assert_eq!(site.held().await, [("10.0.0.8".to_owned(), "before".to_owned())]);
 
-    // The claim is served after the administrator removes the member. A leader of the later version would serve it, too.
+    // The claim is served after the administrator has removed the member. A leader of the later version would serve the
+    // claim even with the member.
     merge(pools, "p", &json!({"spec": {"later": null}})).await;
     assert_eq!(site.address_of("during").await, "10.0.0.9");
     assert_eq!(site.address_of("before").await, "10.0.0.8");

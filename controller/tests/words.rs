@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use crate::support::manifests::{config, documents};
 
-/// Members of a status that count something else.
+/// Integer members of a status that do not count states of addresses or machines.
 const OTHERS: [&str; 3] = ["machines", "notHeld", "observedGeneration"];
 
 fn read(path: &str) -> String {
@@ -67,7 +67,7 @@ fn the_metrics_of_pools_use_the_common_words() {
 }
 
 #[test]
-fn machines_that_are_not_created_wait_in_the_metrics_and_exhaust_no_pool() {
+fn refused_machines_count_as_waiting_in_the_metrics_and_change_no_other_metric() {
     let pool = br#"{"namespace": "n", "name": "p", "network": "n/net", "addresses": ["10.0.0.8/30"]}"#;
     let mut registry = Registry::open(MemoryLedger::default()).unwrap();
     registry.resize(Pool::parse(pool).unwrap(), &[], Timestamp::UNIX_EPOCH).unwrap();
@@ -91,7 +91,7 @@ fn alerts_and_the_dashboard_use_the_common_words() {
     }
 }
 
-/// The members below a path of a schema.
+/// Returns the members below a path of a schema.
 fn members<'s>(schema: &'s Value, path: &str) -> impl Iterator<Item = (&'s String, &'s Value)> {
     let at = schema.pointer(&format!("{path}/properties")).unwrap_or_else(|| panic!("{path}"));
     at.as_object().unwrap().iter()
@@ -141,7 +141,7 @@ fn glowplugctl_uses_the_common_words() {
             if columns().any(|column| column == "FAMILY") && columns().any(|column| column == "FREE") {
                 heads.extend(columns().filter(|column| !other_heads.contains(*column)).map(str::to_owned));
             }
-            // A table of `list`: the second column is the state.
+            // In a table of `list`, the second column is the state.
             is_reserved = match line {
                 line if line.starts_with("RESERVED  ") && line.contains("  STATE  ") => true,
                 line if is_reserved && !line.is_empty() && !line.starts_with(['$', '[']) => {

@@ -1,5 +1,5 @@
-//! A policy of an administrator that denies writes of the controller: of one kind, in one namespace. A validating webhook does this on
-//! every version of the API server.
+//! A policy of an administrator that denies the controller's writes of one kind in one namespace. The policy is a
+//! validating webhook, because every version of the API server supports webhooks.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -19,7 +19,7 @@ use crate::witness::Witness;
 
 const KIND: &str = "ValidatingWebhookConfiguration";
 const NAME: &str = "denial";
-/// Kinds of which the policy denies writes.
+/// Kinds, as plurals. Each policy denies writes of one of them.
 const KINDS: [&str; 6] =
     ["staticipleases", "secrets", "ipaddresses", "ipaddressclaims", "virtualmachines", "staticippools"];
 /// Time limit for the first denied write.
@@ -38,7 +38,7 @@ pub struct Denial {
 
 #[derive(Default)]
 struct State {
-    /// What is denied now: plural, namespace, and the reason.
+    /// The writes that are denied now: plural of the kind, namespace, and the reason in the answer.
     denied: Option<(&'static str, String, String)>,
     /// Number of denied writes of each object.
     attempts: BTreeMap<String, u64>,
@@ -54,14 +54,15 @@ impl Denial {
         Self { hook, state, count: 0, has_denied_leases: false }
     }
 
-    /// Whether policies have denied writes of leases since the last call. The controller writes such a lease again after up to
-    /// five minutes, and the machine that waits for the lease claims again up to five minutes later.
+    /// Returns whether policies have denied writes of leases since the last call. The controller writes such a lease
+    /// again after up to five minutes, and the machine that waits for the lease claims again up to five minutes later.
     pub fn take_denied_leases(&mut self) -> bool {
         std::mem::take(&mut self.has_denied_leases)
     }
 
-    /// Denies writes of one kind in one namespace for some time. Returns the violations: the claim of the witness waits, the
-    /// controller tries without a pause, or no log names the reason. `logs` returns what the replicas have logged.
+    /// Denies writes of one kind in one namespace for some time. Returns a violation if the claim of the witness is not
+    /// served, if the controller tries without pauses, or if no log contains the reason. `logs` returns the logs of the
+    /// replicas.
     pub async fn run(
         &mut self,
         random: &mut Random,
@@ -99,7 +100,7 @@ impl Denial {
         violations
     }
 
-    /// Ends the policy. Returns the numbers of denied writes.
+    /// Ends the policy. Returns the number of denied writes of each object.
     async fn end(&self, cluster: &Cluster) -> BTreeMap<String, u64> {
         let configurations = configurations(cluster, KIND);
         settle(async || configurations.delete(NAME, &DeleteParams::default()).await).await;

@@ -26,7 +26,7 @@ use crate::poison::WRITTEN;
 use crate::support::hosted::definitions::{INSTANCE, KUBEVIRT_MACHINE, VIRTUAL_MACHINE, resource};
 use crate::tenant::{NETWORK, TENANT};
 
-/// An address: network and text. The network of MAC addresses is `mac`.
+/// An address: its network, and the address as a string. A MAC address has the network `mac`.
 type Address = (String, String);
 /// Kind, namespace and name of an object.
 type Id = (usize, String, String);
@@ -41,8 +41,8 @@ const POOLS: usize = 6;
 const MACHINES: usize = 7;
 const KINDS: usize = 8;
 
-/// Time after which the leader must know an address that a guest reports or an object records. It is longer than any fault during
-/// which a leader continues to lead.
+/// Time after which the leader must know an address that a guest reports or an object records. This time is longer than
+/// any fault during which a leader continues to lead.
 const LEARNING: Duration = Duration::from_secs(30);
 
 /// Longest time between the decision of the webhook on a new VirtualMachine and the creation time of the object. The webhook may
@@ -67,7 +67,7 @@ struct Seen {
 #[derive(Default)]
 struct Log {
     seen: Vec<Seen>,
-    /// Versions of the objects of each kind that the watches have reported.
+    /// Last version of each object that the watches have reported, by kind.
     known: [BTreeMap<(String, String), u64>; KINDS],
     /// Number of times that a watch lost a part of the history.
     gaps: usize,
@@ -97,14 +97,14 @@ struct Given {
 
 /// A running guest.
 struct Guest {
-    /// UID of its instance.
+    /// UID of the guest's instance.
     uid: String,
-    /// UID of its VirtualMachine. Empty: the guest is an orphan.
+    /// UID of the guest's VirtualMachine. Empty: the guest is an orphan.
     vm: String,
     since: Instant,
-    /// Addresses that it has read from its Secret.
+    /// Addresses that the guest has read from its Secret.
     read: BTreeSet<Address>,
-    /// Whether it has network data.
+    /// Whether the guest has network data.
     has_data: bool,
 }
 
@@ -112,9 +112,9 @@ struct Guest {
 struct Vm {
     namespace: String,
     name: String,
-    /// Label by which pools select it.
+    /// Value of the label by which pools select the machine.
     label: String,
-    /// UID of the pool that selected the machine when it was created. `None`: no pool did.
+    /// UID of the pool that selected the machine when it was created. `None`: no pool selected it.
     pool: Option<String>,
     /// Whether the template has the mark.
     is_marked: bool,
@@ -129,19 +129,21 @@ struct State {
     held: BTreeMap<Address, (String, String)>,
     /// Every holder that an address has had, as namespace and name.
     ever: BTreeSet<(Address, (String, String))>,
-    /// What each Secret gives, by namespace and name.
+    /// Content of each Secret, by namespace and name of the Secret.
     given: BTreeMap<(String, String), Given>,
     /// The running guests.
     guests: BTreeMap<Id, Guest>,
-    /// Addresses that running guests report and objects record, each with the time of the first report.
+    /// The running guests that report an address, and the objects that record it, each with the time of the first
+    /// report.
     reports: BTreeMap<Address, BTreeMap<Id, Instant>>,
     /// Running guests that report no address now. A leader whose term begins meanwhile does not know their addresses.
     silent: BTreeSet<Id>,
-    /// Addresses that KubevirtMachines recorded before their pool existed, by UID.
+    /// Addresses that KubevirtMachines recorded before their pool existed, by UID of the KubevirtMachine.
     records: BTreeMap<String, Address>,
     /// KubevirtMachines that record an address.
     recorded: BTreeSet<Id>,
-    /// VirtualMachines whose guests were running when their pool was created, by UID: the UID of the instance.
+    /// Instances whose guest was running when the pool of the VirtualMachine was created: UID of the instance, by UID
+    /// of the VirtualMachine.
     left_alone: BTreeMap<String, String>,
     /// Number of allocations of an address that a guest reported, or an object recorded, only a short time before, or that a
     /// silent guest uses.
@@ -163,14 +165,14 @@ struct State {
     vms: BTreeMap<(String, String), String>,
     /// The leases that ended since the start or the last restore: address, and UID of the holder.
     ended: BTreeSet<(Address, String)>,
-    /// Addresses in use, by user: running guests, and IPAddresses.
+    /// Addresses in use, by the running guest or the IPAddress that uses them.
     users: BTreeMap<Id, BTreeSet<Address>>,
-    /// Guests that run with an address that the restored leases do not have: namespace and name.
+    /// Running guests with an address that no restored lease has, as `namespace/name`.
     unrecorded: BTreeSet<String>,
     /// Holders of the restored leases. A machine that was deleted after the backup exists again, and its address may meanwhile
     /// belong to another machine. KubeVirt starts the restored machine with its restored Secret.
     restored: BTreeMap<Address, (String, String)>,
-    /// Log of each address, for the report of a violation.
+    /// Log lines about each address, for the report of a violation.
     history: BTreeMap<Address, Vec<String>>,
     violations: Vec<String>,
     changes: usize,
@@ -183,9 +185,9 @@ struct State {
 
 /// Counters for the report of the run.
 pub struct Counts {
-    /// Checked changes.
+    /// Number of checked changes.
     pub changes: usize,
-    /// Watches that lost a part of the history.
+    /// Number of times that a watch lost a part of the history.
     pub gaps: usize,
     /// Guests whose address a restored machine or claim uses, too.
     pub returned: usize,
@@ -207,7 +209,8 @@ impl Observer {
         observer
     }
 
-    /// Stops the watches, lists all objects as the new initial state, for example after a restore, and starts the watches again.
+    /// Starts from the current state of the cluster, for example after a restore: stops the watches, lists all objects
+    /// as the initial state, and starts new watches.
     pub async fn watch(&mut self) {
         self.stop();
         *self.log.lock().unwrap() =
@@ -240,14 +243,14 @@ impl Observer {
             self.tasks.push(tokio::spawn(follow(api, kind, version, Arc::clone(&self.log))));
         }
         let state = &mut self.state;
-        // Secrets first: the guests of the list have read them already.
+        // Secrets come first, because the listed guests have already read them.
         let (secrets, rest): (Vec<Seen>, Vec<Seen>) = first.into_iter().partition(|seen| seen.kind == SECRETS);
         let (leases_and_guests, others): (Vec<Seen>, Vec<Seen>) =
             rest.into_iter().partition(|seen| [LEASES, INSTANCES].contains(&seen.kind));
         for seen in secrets.into_iter().chain(leases_and_guests) {
             state.apply(&seen, &self.networks, true);
         }
-        // Before the IPAddresses: a restored IPAddress may have the address of such a guest.
+        // This must happen before the IPAddresses: a restored IPAddress may have the address of an unrecorded guest.
         state.note_unrecorded();
         for seen in others {
             state.apply(&seen, &self.networks, true);
@@ -272,7 +275,8 @@ impl Observer {
                 };
                 let is_left = |key: &(String, String)| !stored.contains_key(key);
                 let newest = stored.values().max().copied().unwrap_or_default();
-                // An object that is newer than the list is not missing in the list.
+                // The list cannot contain an object that is newer than the list, so such an object does not count as
+                // left.
                 let left = log.known[kind].iter().any(|(key, version)| is_left(key) && *version <= newest);
                 if !stored.iter().any(is_behind) && !left {
                     break;
@@ -288,7 +292,7 @@ impl Observer {
         &self.state.violations
     }
 
-    /// Guests that run with an address that is in no lease since a restore: namespace and name.
+    /// Returns the guests that have run since a restore with an address that no lease has, as `namespace/name`.
     pub fn unrecorded(&self) -> &BTreeSet<String> {
         &self.state.unrecorded
     }
@@ -378,7 +382,7 @@ fn key(object: &DynamicObject) -> (String, String) {
     (object.namespace().unwrap_or_default(), object.name_any())
 }
 
-/// The label of the machines that a pool selects.
+/// Returns the label of the machines that a pool selects.
 fn label_of(pool: &DynamicObject) -> String {
     text(&pool.data["spec"]["machineSelector"]["matchLabels"]["pool"])
 }
@@ -393,7 +397,7 @@ impl State {
     fn apply(&mut self, seen: &Seen, networks: &BTreeMap<String, String>, is_first: bool) {
         let (namespace, name) = key(&seen.object);
         match seen.kind {
-            // A person has written this lease. It gives its address to no machine.
+            // A person wrote this lease with a mistake. It gives its address to no machine.
             LEASES if seen.object.annotations().contains_key(WRITTEN) => {}
             LEASES => self.lease(seen),
             INSTANCES => self.guest(seen, networks, is_first),
@@ -532,7 +536,7 @@ impl State {
         if self.restored.get(&address).is_some_and(|restored| !is_held || *restored != holder) {
             self.restored.remove(&address);
         }
-        // A late Secret does not count: no later machine refers to it.
+        // A late Secret does not count, because no later machine refers to a late Secret.
         let gives = |given: &Given| {
             !given.is_late && !given.is_gone && given.holder == uid && given.addresses.contains(&address)
         };
@@ -568,9 +572,9 @@ impl State {
         }
     }
 
-    /// Whether an IPAddress arrived after its claim was deleted and its lease was released. This happens when the API server
-    /// receives the request of a leader only after another leader has ended the claim. No leader can prevent it. The claim of
-    /// this IPAddress is gone, so no machine uses the address.
+    /// Returns whether an IPAddress arrived after its claim was deleted and its lease was released. This happens when
+    /// the API server receives the request of a leader only after another leader has ended the claim. No leader can
+    /// prevent this. The claim of this IPAddress is gone, so no machine uses the address.
     fn is_late(&mut self, seen: &Seen, networks: &BTreeMap<String, String>) -> bool {
         let (namespace, name) = key(&seen.object);
         if seen.kind != ADDRESSES || self.users.contains_key(&(ADDRESSES, namespace.clone(), name.clone())) {
@@ -628,7 +632,7 @@ impl State {
         self.uses(seen, id, used, is_first);
     }
 
-    /// Replaces the addresses that a guest or an object reports or records.
+    /// Replaces the addresses that a guest reports or an object records.
     fn report(&mut self, id: &Id, addresses: BTreeSet<Address>, at: Instant) {
         self.reports.retain(|address, by| {
             if !addresses.contains(address) {
@@ -641,7 +645,8 @@ impl State {
         }
     }
 
-    /// Applies the creation of a pool with this label: machines whose guests run already are left alone.
+    /// Applies the creation of a pool with this label: from now on, the controller must not change machines whose
+    /// guests already run.
     fn leave_alone(&mut self, namespace: &str, label: &str, at: Instant) {
         for guest in self.guests.values().filter(|guest| !guest.has_data && at > guest.since + LEARNING) {
             let machine = self.machines.get(&guest.vm);
@@ -655,14 +660,15 @@ impl State {
         }
     }
 
-    /// Whether the guest of a VirtualMachine has to be left alone.
+    /// Whether the controller must not change this VirtualMachine, because its guest was already running when its pool
+    /// was created.
     fn is_left_alone(&self, vm: &str) -> bool {
         let instance = self.left_alone.get(vm);
         instance.is_some_and(|instance| self.guests.values().any(|guest| guest.uid == *instance))
     }
 
-    /// Checks a new lease: no guest and no object may have named its address before, and its machine gets the address of its
-    /// record.
+    /// Checks a new lease: no other guest and no other object may have named the address before. If the machine has a
+    /// record, the lease must be of the recorded address.
     fn check_allocation(&mut self, seen: &Seen, address: &Address, holder: &(String, String), uid: &str) {
         let reports = self.reports.get(address).cloned().unwrap_or_default();
         let is_recorded =
@@ -671,7 +677,8 @@ impl State {
             if (&namespace, &name) == (&holder.0, &holder.1) {
                 continue;
             }
-            // The holder has a restored IPAddress with this address. The guest may be the user of this claim.
+            // The holder has a restored IPAddress with this address. The guest may be the machine that uses the claim
+            // of this IPAddress.
             if is_recorded && kind == INSTANCES && namespace == holder.0 {
                 continue;
             }
@@ -726,7 +733,7 @@ impl State {
         }
     }
 
-    /// Stores the pool that selects a VirtualMachine at its creation, and whether a change removes the mark.
+    /// Stores which pool selects a VirtualMachine at its creation, and whether a later change removes the mark.
     fn machine(&mut self, seen: &Seen, is_first: bool) {
         let (namespace, uid) = (seen.object.namespace().unwrap_or_default(), seen.object.uid().unwrap_or_default());
         let template = &seen.object.data["spec"]["template"];
@@ -753,8 +760,8 @@ impl State {
         self.machines.insert(uid, Vm { namespace, name, label, pool, is_marked, is_stripped: false });
     }
 
-    /// Whether a Secret arrived after its VirtualMachine was deleted. No guest of a later VirtualMachine of the name may
-    /// read such a Secret: the addresses of guests are checked, too.
+    /// Whether a Secret arrived after its VirtualMachine was deleted. No guest of a later VirtualMachine with the same
+    /// name may read such a Secret: [`State::check_start`] checks this rule.
     fn is_late_secret(&mut self, seen: &Seen) -> bool {
         let owner = seen.object.owner_references().iter().find(|owner| owner.kind == "VirtualMachine");
         let is_late = owner.is_some_and(|owner| {
@@ -766,7 +773,7 @@ impl State {
         is_late
     }
 
-    /// Replaces the addresses that a guest or an IPAddress uses, and checks them.
+    /// Replaces the addresses that a guest or an IPAddress uses, and checks the new addresses.
     fn uses(&mut self, seen: &Seen, id: Id, used: BTreeSet<Address>, is_first: bool) {
         let before = self.users.get(&id).cloned().unwrap_or_default();
         let (kind, namespace, name) = id.clone();
@@ -823,7 +830,7 @@ impl State {
         }
     }
 
-    /// Stores the guests that use an address without a lease when the replay begins.
+    /// Stores which guests use an address without a lease when the replay begins.
     fn note_unrecorded(&mut self) {
         self.restored = self.held.clone();
         for ((kind, namespace, name), used) in &self.users {
@@ -856,7 +863,7 @@ fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 
-/// Writes an IP address or a MAC address in its only notation for a comparison.
+/// Returns the canonical notation of an IP address or a MAC address, so that two addresses can be compared as strings.
 fn canonical(address: &str) -> String {
     address.parse::<IpAddr>().map(|address| address.to_string()).unwrap_or_else(|_| address.to_lowercase())
 }
@@ -867,7 +874,7 @@ fn macs(spec: &Value) -> Vec<Address> {
     macs.map(|mac| ("mac".to_owned(), mac.to_lowercase())).collect()
 }
 
-/// The addresses of a running guest.
+/// Returns the IP addresses and MAC addresses of a running guest.
 fn addresses_of_guest(instance: &Value, network: Option<&String>) -> BTreeSet<Address> {
     if instance["status"]["phase"] != "Running" {
         return BTreeSet::new();
@@ -879,26 +886,26 @@ fn addresses_of_guest(instance: &Value, network: Option<&String>) -> BTreeSet<Ad
     ips.chain(macs.filter(|(_, mac)| !mac.is_empty())).collect()
 }
 
-/// Name of the Secret with network data to which the specification of a machine refers.
+/// Returns the name of the Secret with network data to which the specification of a machine refers.
 fn secret_of(spec: &Value) -> Option<String> {
     let volumes = spec["volumes"].as_array()?;
     let sources = volumes.iter().flat_map(|volume| [&volume["cloudInitConfigDrive"], &volume["cloudInitNoCloud"]]);
     sources.filter_map(|source| source["networkDataSecretRef"]["name"].as_str()).map(str::to_owned).next()
 }
 
-/// UID of the VirtualMachine of an instance. Empty: it has none.
+/// UID of the VirtualMachine of an instance. Empty: the instance has no VirtualMachine.
 fn vm_of(instance: &DynamicObject) -> String {
     let owner = instance.owner_references().iter().find(|owner| owner.kind == "VirtualMachine");
     owner.map(|owner| owner.uid.clone()).unwrap_or_default()
 }
 
-/// Whether the specification of a machine has network data of a person.
+/// Whether the specification of a machine contains network data that a person wrote.
 pub fn own_network_data(spec: &Value) -> bool {
     let volumes = spec["volumes"].as_array();
     volumes.into_iter().flatten().any(|volume| volume["cloudInitConfigDrive"]["networkData"].is_string())
 }
 
-/// UIDs of the machine whose addresses a Secret gives, and of its VirtualMachine.
+/// Returns the UIDs of the machine whose addresses a Secret gives, and of its VirtualMachine.
 fn uids_in_secret(secret: &DynamicObject) -> [String; 2] {
     let note = secret.annotations().get(ALLOCATION).cloned().unwrap_or_default();
     let note: Value = serde_json::from_str(&note).unwrap_or_default();
@@ -909,7 +916,7 @@ fn created(object: &DynamicObject) -> Timestamp {
     object.creation_timestamp().map(|time| time.0).unwrap_or_default()
 }
 
-/// The addresses in the network data of a Secret.
+/// Returns the addresses in the network data of a Secret.
 fn addresses_of_secret(secret: &DynamicObject) -> Vec<IpAddr> {
     let secret: Secret = match serde_json::to_value(secret).and_then(serde_json::from_value) {
         Ok(secret) => secret,

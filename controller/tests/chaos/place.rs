@@ -1,5 +1,5 @@
 //! A namespace with machines, claims and pools, the operations on them, and the stand-ins of capk, KubeVirt and the
-//! garbage collector. Every stand-in continues after the API server was away.
+//! garbage collector. The stand-ins continue when the API server answers again after a restart.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -37,24 +37,24 @@ const GATEWAYS: [&str; 2] = ["10.0.0.1", "10.0.255.1"];
 /// Time after which the stand-in of KubeVirt lists all objects again.
 const RESYNC: Duration = Duration::from_secs(90);
 const POOLS: [&str; 2] = ["a", "b"];
-/// Values of the label of machines: of the two pools, of the pool that is created and deleted during the run, and of no pool.
+/// Labels of machines: one for each of the two pools, one for the pool [`LATE`], and one that no pool selects.
 const LABELS: [&str; 4] = ["a", "b", LATE, "none"];
 /// Name and label of a pool that is created after its machines.
 const LATE: &str = "late";
 /// Last octets of the addresses of the pool [`LATE`].
 const LATE_ADDRESSES: RangeInclusive<usize> = 220..=249;
-/// Largest number of IPAddresses without a claim.
+/// Largest number of IPAddresses without a claim at the same time.
 const RESTORED_ADDRESSES: usize = 2;
-/// Sizes of a pool during the run. The last one is enough for every machine and claim.
+/// Sizes of a pool during the run. The last size is enough for every machine and claim.
 const SIZES: [usize; 4] = [8, 25, 60, 200];
-/// Finalizer of an object that is deleted with orphans. It stays until the garbage collector has removed this owner from the
-/// dependents.
+/// Finalizer of an object that is deleted with `--cascade=orphan`. The garbage collector removes the finalizer after it
+/// has removed the owner reference from the dependents.
 const ORPHAN: &str = "orphan";
 const MACHINES: usize = 50;
 const CLAIMS: usize = 40;
 
 pub const CLAIM: Names = ("ipam.cluster.x-k8s.io", "v1beta2", "IPAddressClaim", "ipaddressclaims", true);
-/// Annotation of a KubevirtMachine with the network of the address.
+/// Annotation of a KubevirtMachine with the network of the address in [`RECORD`].
 const NETWORK: &str = "ipam.glowplug.dev/network-eno101";
 const ADDRESS: Names = ("ipam.cluster.x-k8s.io", "v1beta2", "IPAddress", "ipaddresses", false);
 
@@ -74,7 +74,7 @@ pub const ELSEWHERE: &str = "-machines";
 #[derive(Clone, Debug)]
 struct Wanted {
     of: Of,
-    /// Index of its label in [`LABELS`].
+    /// Index of the machine's label in [`LABELS`].
     label: usize,
     /// Address in the network data that a person has written. `None`: no such network data.
     own: Option<String>,
@@ -103,7 +103,7 @@ struct Desired {
     pools: [String; 2],
     /// Guests that continue to run after the deletion of their instance.
     endless: BTreeSet<String>,
-    /// Addresses that persons have chosen or that objects record. They are chosen only once.
+    /// Addresses that persons have chosen or that objects record. No address is chosen twice.
     chosen: BTreeSet<String>,
     claims: usize,
     names: usize,
@@ -119,7 +119,7 @@ pub struct Place {
     kubevirt: Arc<KubeVirt>,
     pools: Api<StaticIPPool>,
     leases: Api<DynamicObject>,
-    /// KubevirtMachines in this namespace, and elsewhere.
+    /// KubevirtMachines in this namespace, and in the namespace with the suffix [`ELSEWHERE`].
     machines: [Api<DynamicObject>; 2],
     vms: Api<DynamicObject>,
     instances: Api<DynamicObject>,
@@ -142,12 +142,12 @@ impl Wanted {
         Self { of: Of::Nothing, label, own: None, record: None }
     }
 
-    /// The wanted machine for a copy with these labels.
+    /// Returns the wanted machine for a copy of a VirtualMachine with these labels.
     fn like(labels: &Value) -> Self {
         Self::with_label(LABELS.iter().position(|label| labels["pool"] == *label).unwrap_or_default())
     }
 
-    /// Whether one of the two permanent pools serves the machine.
+    /// Returns whether one of the two permanent pools serves the machine.
     fn is_served(&self) -> bool {
         self.own.is_none() && self.label < POOLS.len()
     }
@@ -232,7 +232,7 @@ impl Place {
         self.tasks.lock().unwrap().drain(..).for_each(|task| task.abort());
     }
 
-    /// The nodes report which guests run after a restore.
+    /// Lets the nodes report which guests run after a restore.
     pub async fn report_after_a_restore(&self) {
         loop {
             let kubevirt = Arc::clone(&self.kubevirt);
@@ -243,7 +243,7 @@ impl Place {
         }
     }
 
-    /// One random operation.
+    /// Runs one random operation.
     pub async fn operate(&self, random: &mut Random) {
         let operation = random.weighted(&[
             (30, "machine created"),
@@ -423,7 +423,8 @@ impl Place {
                 let Some(manifest) = self.manifest(&name) else { return };
                 let Ok(mut vm) = self.vms.get(&name).await else { return };
                 let (template, of_manifest) = (&mut vm.data["spec"]["template"], &manifest["spec"]["template"]);
-                // A machine of a MACPool gets a MAC address only with the label in its template.
+                // A machine gets a MAC address of a MACPool only with the label in its template, so the labels of the
+                // template stay.
                 if self.has_mac_pool || random.below(2) == 0 {
                     template["spec"] = of_manifest["spec"].clone();
                 } else {
@@ -482,7 +483,7 @@ impl Place {
         let objects = kinds[random.below(kinds.len())].list(&ListParams::default()).await.ok()?;
         let types = objects.types.clone();
         let mut object = random.of(&objects.items)?.clone();
-        // An object of a list has no kind of its own.
+        // The objects of a list do not contain their kind, so the kind comes from the kind of the list.
         object.types =
             Some(types).map(|types| TypeMeta { kind: types.kind.trim_end_matches("List").to_owned(), ..types });
         let address = format!("10.0.{}.{}", self.octet + random.below(2), 10 + random.below(SIZES[1]));
@@ -524,13 +525,14 @@ impl Place {
             let Some(vm) = settle(async || self.vms.get_opt(&name).await).await else { continue };
             let owner = instance.owner_references().first().map(|owner| owner.uid.clone());
             let refers_to_other = vm.as_ref().is_some_and(|vm| Hosted::reference(vm) != Hosted::reference(&instance));
-            // Its pod waits for an earlier Secret, and KubeVirt says that the machine requires a restart.
+            // The pod of the guest waits for an earlier Secret, and KubeVirt says that the machine requires a restart.
             let waits = minutes.is_some() && !is_running(&instance) && refers_to_other;
             if waits {
                 count("guest restarted that waited for an earlier Secret");
             }
-            // The network data in the template and in the running guest come from different authors: a manifest without the
-            // network data of the person was applied under the guest. An event says that such a guest must be restarted.
+            // The network data in the template and in the running guest come from different authors: while the guest
+            // ran, a person applied a manifest without that network data. An event says that such a guest must be
+            // restarted.
             let has_other_data = vm.as_ref().is_some_and(|vm| {
                 own_network_data(&vm.data["spec"]["template"]["spec"]) != own_network_data(&instance.data["spec"])
             });
@@ -554,8 +556,8 @@ impl Place {
         for restored in self.restored_addresses().await {
             self.delete(&self.addresses, &restored.name_any()).await;
         }
-        // Includes claims whose IPAddress was deleted: without an annotation for the family, a pool of two families cannot serve
-        // them.
+        // Claims of restored IPAddresses are deleted even if their IPAddress is gone. They have no annotation for the
+        // family, so a pool of two families cannot serve them.
         for claim in all(&self.claims).await.iter().filter(|claim| claim.name_any().starts_with(RESTORED_NAME)) {
             self.delete(&self.claims, &claim.name_any()).await;
         }
@@ -699,7 +701,8 @@ impl Place {
         problems.iter().map(|problem| format!("{}: {problem}", self.namespace)).collect()
     }
 
-    /// Does the work of capk and of the garbage collector: creates the objects of the wanted machines, and deletes all others.
+    /// Does the work of capk and of the garbage collector: creates the objects of the wanted machines, and deletes all
+    /// other objects.
     async fn provide(&self) {
         let secrets = all(&self.secrets).await;
         let (machines, vms) = (self.all_machines().await, all(&self.vms).await);
@@ -708,7 +711,7 @@ impl Place {
             let Some(owner) = owner else { continue };
             if !vms.iter().any(|vm| vm.uid().as_ref() == Some(&owner.uid)) {
                 let now = settle(async || self.vms.get_opt(&owner.name).await).await;
-                // A consistent read, because the list may be older.
+                // The list may be older, so the answer of the last request decides.
                 if now.is_some_and(|vm| vm.and_then(|vm| vm.uid()).as_ref() != Some(&owner.uid)) {
                     settle(async || self.secrets.delete(&secret.name_any(), &DeleteParams::default()).await).await;
                 }
@@ -782,8 +785,8 @@ impl Place {
         (!is_held && self.desired.lock().unwrap().chosen.insert(address.clone())).then_some(address)
     }
 
-    /// Returns what the guest of a running machine reports about its interface. Writes into the instance what its agent does from
-    /// now on.
+    /// Returns what the guest of a running machine reports about its interface. Also notes in an annotation of the
+    /// instance what the agent of the guest does from now on.
     async fn reported(&self, name: &str, agent: &str) -> Option<Value> {
         let instance = self.instances.get(name).await.ok().filter(is_running)?;
         let annotation = Patch::Merge(json!({
@@ -804,7 +807,7 @@ impl Place {
         let _ = tokio::spawn(async move { kubevirt.report_drive(&name).await }).await;
     }
 
-    /// The IPAddresses that were restored without their claim.
+    /// Returns the IPAddresses that were restored without their claim.
     async fn restored_addresses(&self) -> Vec<DynamicObject> {
         let addresses = self.addresses.list(&ListParams::default()).await.map(|list| list.items).unwrap_or_default();
         addresses.into_iter().filter(|address| address.annotations().contains_key(RESTORED)).collect()
@@ -824,12 +827,12 @@ impl Place {
         self.desired.lock().unwrap().machines.get(name).is_none_or(|wanted| wanted.own.is_some())
     }
 
-    /// Whether one of the two permanent pools serves the wanted machine of this name.
+    /// Returns whether one of the two permanent pools serves the wanted machine of this name.
     fn is_served(&self, name: &str) -> bool {
         self.desired.lock().unwrap().machines.get(name).is_some_and(Wanted::is_served)
     }
 
-    /// The manifest with which a VirtualMachine was created.
+    /// Returns the manifest with which a VirtualMachine was created.
     fn manifest(&self, name: &str) -> Option<Value> {
         self.desired.lock().unwrap().manifests.get(name).cloned()
     }
@@ -856,8 +859,8 @@ impl Place {
 
     /// A VirtualMachine, as capk or a person creates it.
     ///
-    /// `of` is the namespace of its KubevirtMachine. `None`: capk has not created the VirtualMachine. `own` is the address in the
-    /// network data of a person.
+    /// `of` is the namespace of its KubevirtMachine. `None`: capk has not created the VirtualMachine. `own` is the
+    /// address in network data that a person wrote.
     fn vm(&self, name: &str, pool: &str, of: Option<String>, own: Option<&str>) -> Value {
         let mut of_template = json!({});
         if let Some(namespace) = of {
@@ -893,13 +896,13 @@ impl Place {
         self.delete(&self.vms, name).await;
     }
 
-    /// Deletes a VirtualMachine and keeps its guest, as `kubectl delete --cascade=orphan`.
+    /// Deletes a VirtualMachine and keeps its guest, as `kubectl delete --cascade=orphan` does.
     async fn orphan(&self, name: &str) {
         let params = DeleteParams { propagation_policy: Some(PropagationPolicy::Orphan), ..DeleteParams::default() };
         settle(async || self.vms.delete(name, &params).await).await;
     }
 
-    /// The garbage collector: ends the deletion of a VirtualMachine with orphans.
+    /// Ends the deletion of a VirtualMachine whose dependents become orphans, as the garbage collector does.
     async fn end_orphaning(&self, vm: &DynamicObject) {
         let name = vm.name_any();
         let orphaned = Patch::Merge(json!({"metadata": {"ownerReferences": null}}));
@@ -915,13 +918,13 @@ impl Place {
         settle(async || self.vms.patch(&name, &params, &released).await).await;
     }
 
-    /// The KubevirtMachines whose VirtualMachines are in this namespace.
+    /// Returns the KubevirtMachines whose VirtualMachines are in this namespace.
     async fn all_machines(&self) -> Vec<DynamicObject> {
         let [here, elsewhere] = &self.machines;
         [all(here).await, all(elsewhere).await].concat()
     }
 
-    /// Whether holders with this namespace have their VirtualMachines in this namespace.
+    /// Whether the VirtualMachines of holders in `namespace` are in the namespace of this place.
     fn is_here(&self, namespace: &str) -> bool {
         namespace.strip_suffix(ELSEWHERE).unwrap_or(namespace) == self.namespace
     }
@@ -939,7 +942,7 @@ impl Place {
         }
     }
 
-    /// The ranges of a pool with this number of addresses.
+    /// Returns the ranges of a pool with this number of addresses.
     fn ranges(&self, pool: usize, size: usize) -> Vec<String> {
         let (octet, last) = (self.octet + pool, 9 + size);
         let mut ranges = vec![format!("10.0.{octet}.10-10.0.{octet}.{last}")];
@@ -955,7 +958,7 @@ impl Place {
         settle(async || self.pools.patch(&name, &PatchParams::default(), &patch).await).await;
     }
 
-    /// Creates the pools that are missing, deletes all others, and gives each pool this number of addresses.
+    /// Creates the missing pools, deletes all other pools, and gives each pool this number of addresses.
     async fn ensure_pools(&self, size: usize) {
         let names = self.desired.lock().unwrap().pools.clone();
         for pool in all(&self.pools).await {
@@ -985,7 +988,7 @@ impl Place {
     }
 }
 
-/// A task that ends with this value.
+/// A task that is stopped when this value is dropped.
 struct Running(JoinHandle<()>);
 
 impl Drop for Running {
@@ -994,27 +997,27 @@ impl Drop for Running {
     }
 }
 
-/// Whether an address is in a range, which is written as `first-last`.
+/// Returns whether an address is in a range. The range is written as `first-last`.
 fn is_in(range: &str, address: &str) -> bool {
     let [first, last, address] = [range.split('-').next(), range.split('-').nth(1), Some(address)]
         .map(|text| text.unwrap().parse::<IpAddr>().unwrap());
     (first..=last).contains(&address)
 }
 
-/// Contents of the leases that a program can read. Leaves out leases whose holder has an impossible name: no request can name
-/// such a holder.
+/// Returns the contents of the leases that a program can read. Leases whose holder has a name of more than 253 bytes
+/// are left out: no request can name such a holder.
 pub fn readable(leases: Vec<DynamicObject>) -> Vec<LeaseSpec> {
     let specs = leases.into_iter().filter_map(|lease| Some(lease.try_parse::<StaticIPLease>().ok()?.spec));
     specs.filter(|spec| spec.holder.name.len() <= 253).collect()
 }
 
-/// The IP addresses that a guest reports.
+/// Returns the IP addresses that a guest reports.
 fn addresses_of(instance: &DynamicObject) -> Vec<&str> {
     let addresses = instance.data["status"]["interfaces"][0]["ipAddresses"].as_array();
     addresses.into_iter().flatten().filter_map(Value::as_str).collect()
 }
 
-/// The MAC addresses that a VirtualMachine or an instance specifies.
+/// Returns the MAC addresses that a VirtualMachine or an instance specifies.
 fn macs_of(object: &DynamicObject) -> Vec<&Value> {
     let spec = object.data["spec"].get("template").map_or(&object.data["spec"], |template| &template["spec"]);
     let interfaces = spec["domain"]["devices"]["interfaces"].as_array();

@@ -32,7 +32,7 @@ pub struct Poison {
     leases: Api<DynamicObject>,
     /// Folder with the logs of the replicas.
     folder: PathBuf,
-    /// Names of the leases that no program can read. The log of a leader must have each of these names.
+    /// Names of the leases that no program can read. The log of a leader must contain each of these names.
     unreadable: Mutex<BTreeSet<String>>,
     /// The holders in the written leases, by the name of the lease.
     holders: Mutex<BTreeMap<String, Value>>,
@@ -57,7 +57,7 @@ impl Poison {
         let number = random.below(1_000_000_000);
         let of_witness = format!("10.0.0.{}", 10 + random.below(240));
         let no_pool = format!("10.0.254.{}", 10 + random.below(200));
-        // Whether the controller can read the lease, and what is wrong.
+        // For each mistake: whether the controller can read the lease, and the wrong members.
         let mistakes = [
             (false, json!({"address": "10.0.0.9"})),
             (false, json!({"address": "10.0.0."})),
@@ -186,7 +186,7 @@ impl Poison {
         leases.iter().filter(is_left).map(|lease| format!("lease {} of a person is held", lease.name_any())).collect()
     }
 
-    /// The leases that persons have written or edited. A lease that the controller has written since has no such annotation.
+    /// Returns the leases that persons have written or edited, except those that the controller has written since.
     async fn mistakes(&self) -> Vec<DynamicObject> {
         let is_mistake = |lease: &DynamicObject| {
             [WRITTEN, EDITED].iter().any(|annotation| lease.annotations().contains_key(*annotation))

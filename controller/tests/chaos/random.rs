@@ -1,5 +1,5 @@
-//! Random numbers from a seed (SplitMix64). A run with the same seed makes the same choices, but the programs may answer at other
-//! times.
+//! Random numbers from a seed (SplitMix64). A run with the same seed makes the same choices, but the answers of the
+//! programs may come at other times.
 
 #[derive(Clone, Debug)]
 pub struct Random(u64);
@@ -11,7 +11,7 @@ impl Random {
         Self(seed)
     }
 
-    /// A number below `limit`.
+    /// Returns a random number below `limit`.
     pub fn below(&mut self, limit: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
@@ -20,7 +20,7 @@ impl Random {
         usize::try_from((mixed ^ (mixed >> 31)) % limit as u64).unwrap()
     }
 
-    /// Returns one of the choices. Each choice has its weight as a number.
+    /// Returns a random choice. The number of each choice is its weight.
     pub fn weighted<T: Copy>(&mut self, choices: &[(usize, T)]) -> T {
         let mut at = self.below(choices.iter().map(|(weight, _)| weight).sum());
         for (weight, choice) in choices {

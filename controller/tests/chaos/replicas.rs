@@ -41,12 +41,12 @@ pub enum Flow {
 pub struct Proxy {
     port: u16,
     flow: Arc<watch::Sender<Flow>>,
-    /// Number of cuts so far. Each cut closes all connections that began before it.
+    /// Number of cuts so far. Each cut closes all connections that began before the cut.
     cut: Arc<watch::Sender<u64>>,
     task: JoinHandle<()>,
 }
 
-/// A replica. Dropping it kills the process.
+/// A replica. Dropping this value kills the process.
 pub struct Replica {
     name: String,
     /// Contains the difference between the clock of the replica and the clock of the machine.
@@ -68,7 +68,7 @@ pub enum Port {
     Diagnostics(u16),
 }
 
-/// A Service: connects the API server with the webhooks of a replica. Dropping it ends the connections.
+/// A Service: connects the API server with the webhooks of a replica. After a drop, it accepts no new connections.
 pub struct Service {
     task: JoinHandle<()>,
 }
@@ -173,7 +173,7 @@ impl Replica {
         replica
     }
 
-    /// The ports on which the replica listens.
+    /// Returns the ports on which the replica listens.
     pub fn ports(&self) -> [Port; 3] {
         [Port::Webhooks(self.webhooks), Port::Probes(self.probes), Port::Diagnostics(self.diagnostics)]
     }
@@ -221,7 +221,7 @@ impl Replica {
         self.is_stopped = false;
     }
 
-    /// Whether the holder in the Lease of the election is this replica.
+    /// Returns whether the holder in the Lease of the election is this replica.
     pub fn is(&self, identity: &str) -> bool {
         self.child.as_ref().is_some_and(|child| identity == format!("{}_{}", self.name, child.id()))
     }
@@ -275,21 +275,22 @@ impl Drop for Service {
     }
 }
 
-/// The library that changes the clock of a program.
+/// Returns the path of the library that changes the clock of a program.
 fn faketime() -> PathBuf {
     let file = format!("/usr/lib/{}-linux-gnu/faketime/libfaketime.so.1", std::env::consts::ARCH);
     assert!(Path::new(&file).exists(), "{file} does not exist, expected the Debian package libfaketime");
     file.into()
 }
 
-/// What the replicas have logged into a folder.
+/// Returns the logs of all replicas, which are in a folder.
 pub fn logs(folder: &Path) -> String {
     let files = fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
     let logs = files.filter(|file| file.extension().is_some_and(|extension| extension == "log"));
     logs.map(|log| String::from_utf8_lossy(&fs::read(log).unwrap()).into_owned()).collect()
 }
 
-/// Returns the lines of the logs that do not begin with a time, such as the lines of a panic, and the lines that are too long.
+/// Returns up to three lines of the logs that do not begin with a time, such as the lines of a panic, or that are too
+/// long.
 pub fn strange_lines(folder: &Path) -> Vec<String> {
     let logs = logs(folder);
     let is_strange = |line: &&str| !line.starts_with("20") || line.len() > LONGEST_LINE;

@@ -1,5 +1,5 @@
-//! Clients that open connections to the ports of a replica, send a byte, and stop. The API server calls the webhooks meanwhile, and probes and
-//! metrics are served.
+//! Clients that open connections to the ports of a replica, send one byte, and then stop. During this fault, the API
+//! server must reach the webhooks, and the replica must serve probes and metrics.
 
 use std::fs;
 use std::path::Path;
@@ -23,14 +23,14 @@ const CONNECTIONS: usize = 300;
 /// Time limit of a request while the connections are stalled.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Opens stalled connections to each port of the replicas, and returns what does not work while they are open. `folder` contains
-/// the certificate of the webhooks.
+/// Opens stalled connections to each port of the replicas. Returns the requests of other clients that fail while these
+/// connections are open. `folder` contains the certificate of the webhooks.
 pub async fn stall(random: &mut Random, folder: &Path, replicas: &[Replica], place: &Place) -> Vec<String> {
     let connector = connector(folder);
     let mut stalled = Vec::new();
     for port in replicas.iter().flat_map(Replica::ports) {
         for _ in 0..CONNECTIONS {
-            // The API server has the first address, so some of the connections share its address.
+            // The API server connects from 127.0.0.1, and so do some of these clients.
             let client = format!("127.0.0.{}:0", 1 + random.below(3));
             stalled.push(tokio::spawn(hold(client, port, (random.below(2) == 0).then(|| connector.clone()))));
         }
@@ -79,7 +79,7 @@ async fn hold(client: String, port: Port, connector: Option<TlsConnector>) {
     }
 }
 
-/// Whether a page is served, on a new connection.
+/// Whether a GET request on a new connection gets the status 200.
 async fn is_served(port: u16, path: &str) -> bool {
     let ask = async {
         let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;

@@ -1,6 +1,6 @@
-//! A hostile tenant: a user who may write every object of one namespace, and of no other. The objects name the machines, the
-//! claims, the UIDs and the addresses of other namespaces. No machine and no claim of another namespace may get or lose an
-//! address because of these objects.
+//! A hostile tenant: a user who has the right to write every object of one namespace, and of no other namespace. The
+//! objects name the machines, the claims, the UIDs and the addresses of other namespaces. No machine and no claim of
+//! another namespace may get or lose an address because of these objects.
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{Namespace, Secret};
@@ -96,7 +96,7 @@ impl Tenant {
         }
     }
 
-    /// The Secret with network data of a VirtualMachine, as the controller writes it.
+    /// Writes or deletes a Secret with network data of a VirtualMachine, in the form in which the controller writes it.
     async fn write_secret(&self, victim: &Victim, kind: &str, is_deleted: bool, finalizers: &Value) {
         let api: Api<Secret> = Api::namespaced(self.client.clone(), TENANT);
         let (name, uid) = (victim.object.name_any(), victim.object.uid());
@@ -122,12 +122,14 @@ impl Tenant {
     }
 }
 
-/// Name of the Secret to which a victim refers, or the name that version 0.2.0 chose for a machine of this name.
+/// Returns the name of the Secret to which a victim refers, or the name that version 0.2.0 chose for a machine of this
+/// name.
 fn secret_name(victim: &Victim) -> String {
     Hosted::reference(&victim.object).unwrap_or_else(|| name_of_0_2_0(&victim.object.name_any()))
 }
 
-/// Objects with the name of a victim. `network` is the network of their interfaces, and `kind` the kind of their holder.
+/// Returns objects with the name of a victim. `network` is the network of their interfaces, and `kind` is the kind of
+/// their holder.
 fn objects_of(victim: &Victim, kind: &str, network: &str) -> Vec<(Names, Value)> {
     let Victim { object, namespace, address, .. } = victim;
     let (name, uid) = (object.name_any(), object.uid());

@@ -1,5 +1,5 @@
-//! A namespace that no fault names. It shows that a fault affects no other user: a claim of this namespace gets its address while
-//! the fault lasts.
+//! A namespace that is not the target of any fault. It shows that a fault affects no other user: a claim of this
+//! namespace gets its address while the fault lasts.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -18,9 +18,9 @@ use crate::support::hosted::provider::object;
 
 /// The namespace of the claims.
 pub const WITNESS: &str = "witness";
-/// The network of their pool.
+/// The network of the pool for these claims.
 pub const NETWORK: &str = "infra/witness";
-/// Time limit of a claim: another replica may have to take the Lease first.
+/// Time limit for a claim to be served. Another replica may have to take the Lease first.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 pub struct Witness {
@@ -48,7 +48,8 @@ impl Witness {
         Self { claims, count: AtomicUsize::new(0) }
     }
 
-    /// Creates a claim, waits until it has its address, and deletes it. An error: the claim got no address while `fault` lasted.
+    /// Creates a claim, waits until the claim has its address, and deletes the claim. An error: the claim got no
+    /// address while `fault` lasted.
     pub async fn serve(&self, fault: &str) -> Result<(), String> {
         let name = format!("c{}", self.count.fetch_add(1, Ordering::Relaxed));
         let pool = json!({"apiGroup": "ipam.glowplug.dev", "kind": "StaticIPPool", "name": "a"});

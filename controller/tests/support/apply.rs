@@ -1,4 +1,4 @@
-//! `kubectl apply`, in the client and in the server.
+//! Applies manifests as `kubectl apply` does, client-side and server-side.
 
 use kube::Api;
 use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
@@ -8,8 +8,8 @@ use serde_json::{Map, Value, json};
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 const MANAGER: &str = "kubectl-client-side-apply";
 
-/// Applies a manifest as `kubectl apply`: writes the changes of the manifest, and removes members that the previous manifest had
-/// and this one lacks. A list in the manifest replaces the whole list.
+/// Applies a manifest as `kubectl apply`: writes the changes of the manifest, and removes members that the previous
+/// manifest had and this manifest lacks. A list in the manifest replaces the whole list.
 pub async fn apply(api: &Api<DynamicObject>, manifest: &Value) -> kube::Result<DynamicObject> {
     let mut wanted = manifest.clone();
     wanted["metadata"]["annotations"][LAST_APPLIED] = manifest.to_string().into();
@@ -28,7 +28,7 @@ pub async fn apply(api: &Api<DynamicObject>, manifest: &Value) -> kube::Result<D
     api.patch(name, &params, &Patch::Merge(patch)).await
 }
 
-/// Applies a manifest as `kubectl apply --server-side --field-manager`.
+/// Applies a manifest as `kubectl apply --server-side --field-manager` does.
 pub async fn apply_server_side(
     api: &Api<DynamicObject>,
     manifest: &Value,

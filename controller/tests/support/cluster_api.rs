@@ -3,12 +3,12 @@
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use serde_json::{Value, json};
 
-/// The CRDs with both versions. No webhook converts between the versions, as in a cluster of HyperShift.
+/// Returns the CRDs with both versions. No webhook converts between the versions, as in a cluster of HyperShift.
 pub fn definitions() -> Vec<CustomResourceDefinition> {
     definitions_of(&["v1beta1", "v1beta2"])
 }
 
-/// The definitions with these versions. The last one is stored.
+/// The CRDs with these versions. The last version is stored.
 pub fn definitions_of(versions: &[&str]) -> Vec<CustomResourceDefinition> {
     let claims = |version: &str| json!({"type": "object", "properties": {"spec": claim(), "status": status(version)}});
     let addresses = |_: &str| json!({"type": "object", "properties": {"spec": address()}});

@@ -3,11 +3,12 @@
 //!
 //! - An owner is gone if no object has its name **and** UID. An owner that is deleted in the foreground waits for its dependents.
 //! - An object that has at least one owner which exists and does not wait loses its other owners, and is not deleted.
-//! - An object whose owners are all gone is deleted in the background, or as its own finalizers say. If an owner waits for it, it
-//!   is deleted in the foreground.
+//! - An object whose owners are all gone is deleted in the background, or as its own finalizers say. If an owner waits
+//! for the
+//!   object, the object is deleted in the foreground.
 //! - An owner that waits loses the finalizer `foregroundDeletion` after the last dependent that blocks its deletion is gone.
 //! - The dependents of an object that is deleted with orphans lose this owner. Then the object loses its finalizer `orphan`.
-//! - A namespace that is being deleted stays until all its objects are deleted. Then it loses its finalizer.
+//! - A namespace that is being deleted stays until all its objects are deleted. Then the namespace loses its finalizer.
 
 use std::collections::BTreeMap;
 
@@ -31,12 +32,12 @@ use super::hosted::definitions::{HOSTED_CLUSTER, INSTANCE, KUBEVIRT_MACHINE, NOD
 const FOREGROUND: &str = "foregroundDeletion";
 const ORPHAN: &str = "orphan";
 
-/// The stand-in. Dropping it stops it.
+/// The stand-in for the garbage collector. Dropping this value stops the stand-in.
 pub struct Collector(JoinHandle<()>);
 
 struct Work {
     client: Client,
-    /// Each kind in each namespace.
+    /// Each kind in each namespace: the namespace, the kind, and the API for the objects.
     kinds: Vec<(String, ApiResource, Api<DynamicObject>)>,
 }
 
@@ -137,7 +138,8 @@ impl Work {
         unless_changed(result);
     }
 
-    /// Deletes the objects of the namespaces that are being deleted, and then these namespaces.
+    /// Deletes the objects of the namespaces that are being deleted, and then the namespaces. Returns whether there was
+    /// anything to do.
     async fn end_namespaces(&self, found: &[Found]) -> bool {
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
         let mut is_busy = false;
@@ -165,7 +167,8 @@ impl Work {
     }
 }
 
-/// Decides on an object, as `attemptToDeleteItem` and `processDeletingDependentsItem` of the garbage collector do.
+/// Decides what to do with an object, as `attemptToDeleteItem` and `processDeletingDependentsItem` of the garbage
+/// collector do.
 fn decide(object: &DynamicObject, found: &[Found]) -> Option<Action> {
     let of_uid: BTreeMap<_, _> = found.iter().map(|(_, object)| (object.uid(), object)).collect();
     let uid = object.uid();

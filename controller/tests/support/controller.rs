@@ -1,4 +1,4 @@
-//! The leading controller of the tests, without HTTP servers and election, and the helpers of its tests.
+//! A leader that runs in the test process, without HTTP servers and election, and helpers for tests with claims.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -27,11 +27,13 @@ use super::Cluster;
 /// Time limit for a state that must come. It is long enough for a machine that is busy with other work.
 pub const PATIENCE: Duration = Duration::from_secs(180);
 
-/// A leader. Dropping it simulates a crash: requests that were sent may still be processed, and no further request is sent.
+/// A leader. Dropping this value simulates a crash: requests that were sent may still be processed, and no further
+/// request is sent.
 pub struct Controller {
     is_ready: watch::Receiver<bool>,
     task: JoinHandle<()>,
-    /// Whether the leader has crashed. The thread of its registry ends a moment after the task, so its client checks this flag.
+    /// Whether the leader has crashed. The client of the leader checks this flag, because the thread of the registry
+    /// ends only some time after the task.
     has_crashed: Arc<AtomicBool>,
 }
 
@@ -59,7 +61,7 @@ impl Controller {
         Self::with_scope(cluster.controller(), Scope { namespace: namespace.to_owned(), ..Scope::default() })
     }
 
-    /// Starts a leader with a scope.
+    /// Starts a leader that uses this client and works in this scope.
     pub fn with_scope(client: Client, scope: Scope) -> Self {
         let has_crashed = Arc::new(AtomicBool::new(false));
         let client = until_crash(client, Arc::clone(&has_crashed));
@@ -113,7 +115,7 @@ impl Drop for Controller {
     }
 }
 
-/// A client that sends no request after the crash.
+/// Returns a client that sends no request after the crash.
 fn until_crash(client: Client, has_crashed: Arc<AtomicBool>) -> Client {
     let namespace = client.default_namespace().to_owned();
     let service = service_fn(move |request| {
@@ -135,7 +137,7 @@ impl Site {
         Self::of(cluster, &cluster.namespace().await, "v1beta2")
     }
 
-    /// A namespace. Its objects are read and written in this version.
+    /// Returns the site of an existing namespace. Its objects of Cluster API are read and written in this version.
     pub fn of(cluster: &Cluster, namespace: &str, version: &str) -> Self {
         let api = |group: &str, kind: &str, plural: &str| {
             let kind = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural);
@@ -151,7 +153,7 @@ impl Site {
         }
     }
 
-    /// A specification on the network of this namespace.
+    /// Returns the specification of a pool on the network of this namespace.
     pub fn spec(&self, addresses: &[&str]) -> PoolSpec {
         let networks = ["10.0.0.0/16", "fd00::/64"].map(|cidr| MachineNetwork { cidr: cidr.to_owned() });
         PoolSpec {
@@ -199,7 +201,7 @@ impl Site {
         wait(&self.claims, name, |claim: Option<&DynamicObject>| claim.is_none()).await;
     }
 
-    /// The held leases of claims of this namespace, each as address and name of the holder, sorted.
+    /// Returns the held leases of claims of this namespace, as address and name of the holder, sorted.
     pub async fn held(&self) -> Vec<(String, String)> {
         let leases = self.leases.list(&ListParams::default()).await.unwrap().items.into_iter().map(|lease| lease.spec);
         let held = leases.filter(|lease| lease.released.is_none() && lease.holder.namespace == self.namespace);
@@ -208,7 +210,7 @@ impl Site {
         held
     }
 
-    /// The IPAddresses of this namespace: address and name, sorted.
+    /// Returns the IPAddresses of this namespace, as address and name, sorted.
     pub async fn given(&self) -> Vec<(String, String)> {
         let addresses = self.addresses.list(&ListParams::default()).await.unwrap().items.into_iter();
         let row =
@@ -283,7 +285,7 @@ pub async fn wait(api: &Api<DynamicObject>, name: &str, is: impl Condition<Dynam
     }
 }
 
-/// The condition `Ready` of a claim; null without one.
+/// The condition `Ready` of a claim. Null: the claim does not have the condition.
 pub fn condition(claim: &DynamicObject) -> Value {
     let conditions = claim.data["status"]["conditions"].as_array().cloned().unwrap_or_default();
     conditions.into_iter().find(|condition| condition["type"] == "Ready").unwrap_or_default()

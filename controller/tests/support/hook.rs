@@ -17,7 +17,7 @@ use tokio::task::JoinHandle;
 use super::Cluster;
 use super::replica::{configurations, write_certificate};
 
-/// A running webhook. Dropping it stops the webhook; the API server continues to call it.
+/// A running webhook. Dropping this value stops the webhook, but the API server continues to call the webhook.
 pub struct Hook {
     url: String,
     roots: String,
@@ -71,7 +71,7 @@ impl Hook {
         Self::start(|_| json!({"allowed": true})).await
     }
 
-    /// Configures an API server to call this webhook: creates a configuration of a kind with one webhook, which has `members`.
+    /// Creates a webhook configuration of this kind. Its only webhook has the URL of this server, and `members`.
     pub async fn configure(&self, cluster: &Cluster, kind: &str, name: &str, members: &Value) -> kube::Result<()> {
         let bundle = ByteString(self.roots.as_bytes().to_vec());
         let mut webhook = json!({
@@ -87,7 +87,7 @@ impl Hook {
         configurations(cluster, kind).create(&PostParams::default(), &configuration).await.map(drop)
     }
 
-    /// Returns the requests since the last call.
+    /// Returns the requests that have arrived since the last call.
     pub fn take_requests(&self) -> Vec<Value> {
         std::mem::take(&mut self.requests.lock().unwrap())
     }

@@ -34,7 +34,7 @@ pub async fn send(address: SocketAddr, request: Request<Full<Bytes>>) -> Answer 
     (code, String::from_utf8(response.into_body().collect().await.unwrap().to_bytes().into()).unwrap())
 }
 
-/// Connects over plain HTTP/1.1. The task ends with the connection.
+/// Connects over plain HTTP/1.1. The returned task ends when the connection ends.
 pub async fn connect(
     address: SocketAddr,
 ) -> (hyper::client::conn::http1::SendRequest<Full<Bytes>>, JoinHandle<hyper::Result<()>>) {
@@ -46,8 +46,8 @@ pub async fn connect(
 /// A connection over TLS and HTTP/2.
 pub type Connection = hyper::client::conn::http2::SendRequest<Full<Bytes>>;
 
-/// Connects over TLS and HTTP/2. An error when the server has no certificate for `localhost` that `roots` signs. The
-/// task ends with the connection.
+/// Connects over TLS and HTTP/2. Returns an error if no certificate in `roots` has signed the server's certificate for
+/// `localhost`. The returned task ends when the connection ends.
 pub async fn connect_over_tls(
     address: SocketAddr,
     roots: &str,
@@ -80,7 +80,7 @@ pub async fn ask(mut connection: Connection, path: &str) -> hyper::Result<Answer
 
 /// Sends a GET request over TLS and HTTP/2, on a new connection.
 ///
-/// An error when the server has no certificate for `localhost` that `roots` signs.
+/// Returns an error if no certificate in `roots` has signed the server's certificate for `localhost`.
 pub async fn get_over_tls(address: SocketAddr, path: &str, roots: &str) -> Result<Answer, Box<dyn std::error::Error>> {
     let (connection, _) = connect_over_tls(address, roots).await?;
     Ok(ask(connection, path).await?)

@@ -51,7 +51,7 @@ impl<'c> Installed<'c> {
         self.leader = None;
     }
 
-    /// Stops the replica. The API server is still configured to call it.
+    /// Stops the replica. The API server is still configured to call the replica.
     pub async fn stop_answering(&mut self) {
         self.replica.end().await;
     }
@@ -83,14 +83,15 @@ impl<'c> Installed<'c> {
         self.until_not_selected(hosted, node_pool).await;
     }
 
-    /// Stops everything, so that other scenarios can create machines.
+    /// Stops the leader and the replica, so that other scenarios can create machines.
     pub async fn stop(mut self) {
         self.replica.unask().await;
         self.replica.end().await;
     }
 }
 
-/// Whether the webhook changes a machine of a NodePool. The machine is not stored. `Err`: the message of the rejection.
+/// Returns whether the webhook changes a machine of a NodePool. The machine is not stored. `Err`: the message of the
+/// rejection.
 async fn probe(hosted: &Hosted, node_pool: &str) -> Result<bool, String> {
     let dry_run = PostParams { dry_run: true, ..PostParams::default() };
     match hosted.vms.create(&dry_run, &hosted.vm("probe", &labels(hosted, "probe", node_pool), &json!({}))).await {

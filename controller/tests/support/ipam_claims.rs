@@ -11,7 +11,8 @@ use super::hosted::definitions::{INSTANCE, IPAM_CLAIM, NETWORK_ATTACHMENT, resou
 use super::hosted::mutator;
 use super::hosted::provider::object;
 
-/// Name of the network of the network attachment definition `vlan10`: it is in its configuration, and IPAMClaims use it.
+/// Name of the network in the configuration of the network attachment definition `vlan10`. IPAMClaims refer to this
+/// name.
 pub const NETWORK: &str = "tenant-blue";
 /// Finalizer of ipam-extensions on an IPAMClaim.
 pub const PERSISTENT: &str = "kubevirt.io/persistent-ipam";
@@ -36,7 +37,7 @@ impl Tenant {
         tenant
     }
 
-    /// Creates a namespace.
+    /// Creates a namespace without a network attachment definition.
     pub async fn without_network(cluster: &Cluster) -> Self {
         let site = Site::new(cluster).await;
         let api = |names| Api::namespaced_with(cluster.client(), &site.namespace, &resource(names));
@@ -52,7 +53,7 @@ impl Tenant {
         self.attachments.create(&PostParams::default(), &object(NETWORK_ATTACHMENT, attachment)).await.unwrap();
     }
 
-    /// The specification of a pool that serves IPAMClaims.
+    /// Returns the specification of a pool that serves IPAMClaims.
     pub fn spec(&self, addresses: &[&str]) -> PoolSpec {
         PoolSpec { serve_ipam_claims: true, ..self.site.spec(addresses) }
     }
@@ -63,7 +64,7 @@ impl Tenant {
         self.site.pools.create(&PostParams::default(), &pool).await.unwrap();
     }
 
-    /// Creates a claim of the virtual machine `vm` with UID `uid-VM`, with `changes` merged into it.
+    /// Creates a claim of the virtual machine `vm`, whose UID is `uid-VM`. Merges `changes` into the claim.
     pub async fn claim(&self, vm: &str, changes: &Value) -> DynamicObject {
         let mut claim = json!({
             "metadata": {
@@ -94,19 +95,19 @@ impl Tenant {
         wait(&self.claims, &format!("{vm}.net1"), |claim: Option<&DynamicObject>| claim.is_none()).await;
     }
 
-    /// Waits until the claim has its addresses, and returns them.
+    /// Waits until the claim has its addresses, and returns the addresses.
     pub async fn ips_of(&self, vm: &str) -> Vec<String> {
         let claim = self.until(vm, "True", "SuccessfulAllocation").await;
         serde_json::from_value(claim.data["status"]["ips"].clone()).unwrap()
     }
 
-    /// Waits until the claim has no addresses for this reason, and returns the message.
+    /// Waits until the condition of the claim is false with this reason, and returns the message.
     pub async fn until_failed(&self, vm: &str, reason: &str) -> String {
         let claim = self.until(vm, "False", reason).await;
         condition(&claim)["message"].as_str().unwrap().to_owned()
     }
 
-    /// Waits until the claim has this condition.
+    /// Waits until the condition of the claim has this status and reason.
     pub async fn until(&self, vm: &str, status: &str, reason: &str) -> DynamicObject {
         let is_meant = |claim: &DynamicObject| {
             let condition = condition(claim);
@@ -119,7 +120,7 @@ impl Tenant {
         merge(&self.claims, &format!("{vm}.net1"), patch).await
     }
 
-    /// The addresses in the statuses of all claims, sorted.
+    /// Returns the addresses in the statuses of all claims, sorted.
     pub async fn given(&self) -> Vec<String> {
         let claims = self.claims.list(&ListParams::default()).await.unwrap();
         let ips = |claim: &DynamicObject| claim.data["status"]["ips"].as_array().cloned().unwrap_or_default();
@@ -128,7 +129,7 @@ impl Tenant {
         all
     }
 
-    /// Whether the claim has the finalizer of the controller.
+    /// Returns whether the claim has the finalizer of the controller.
     pub async fn has_finalizer(&self, vm: &str) -> bool {
         let claim = self.claims.get(&format!("{vm}.net1")).await.unwrap();
         claim.finalizers().iter().any(|name| name == "ipam.glowplug.dev/release-address")
@@ -142,7 +143,7 @@ pub fn owner(vm: &str, uid: &str) -> Value {
     })
 }
 
-/// The condition `IPsAllocated` of a claim; null without one.
+/// The condition `IPsAllocated` of a claim. Null: the claim does not have the condition.
 pub fn condition(claim: &DynamicObject) -> Value {
     let conditions = claim.data["status"]["conditions"].as_array().cloned().unwrap_or_default();
     conditions.into_iter().find(|condition| condition["type"] == "IPsAllocated").unwrap_or_default()

@@ -1,4 +1,5 @@
-//! CRDs of a later version, and leases that a leader of this version writes: each specification has one more member.
+//! CRDs of a later version, and leases that a leader of the later version has written: each specification has one more
+//! member.
 
 use std::collections::BTreeMap;
 
@@ -11,13 +12,14 @@ use serde_json::{Value, json};
 use super::Cluster;
 use super::hosted::poll;
 
-/// The definition of this version.
+/// Returns the CRD of the present version.
 pub fn present(plural: &str) -> CustomResourceDefinition {
     let is_meant = |definition: &CustomResourceDefinition| definition.spec.names.plural == plural;
     definitions().into_iter().find(is_meant).unwrap()
 }
 
-/// The definition of a later version. The specification and each object in it have one more member: the string `later`.
+/// Returns the CRD of a later version. The specification and each object in it have one more member: the string
+/// `later`.
 pub fn definition(plural: &str) -> CustomResourceDefinition {
     let mut definition = present(plural);
     let schema = definition.spec.versions[0].schema.as_mut().unwrap().open_api_v3_schema.as_mut().unwrap();
@@ -52,7 +54,7 @@ pub async fn note(cluster: &Cluster, names: impl Iterator<Item = &String>) {
     }
 }
 
-/// Returns a specification after [`note`].
+/// Returns the specification of a lease after [`note`] has changed the lease.
 pub fn noted(mut spec: LeaseSpec) -> LeaseSpec {
     spec.unknown = BTreeMap::from([("later".to_owned(), json!("a"))]);
     spec.holder.unknown = BTreeMap::from([("later".to_owned(), json!("b"))]);

@@ -31,7 +31,7 @@ pub fn pool(network: &str, addresses: &[&str]) -> Pool {
     pool_spec(network, addresses).check(Some("clusters"), "workers").0.unwrap()
 }
 
-/// The specification of a pool with these addresses.
+/// Returns the specification of a pool with these addresses.
 pub fn pool_spec(network: &str, addresses: &[&str]) -> PoolSpec {
     let networks = ["10.0.0.0/16", "fd00::/64"]
         .map(|cidr| glowplug_controller::kinds::pool::MachineNetwork { cidr: cidr.to_owned() });
@@ -43,12 +43,12 @@ pub fn pool_spec(network: &str, addresses: &[&str]) -> PoolSpec {
     }
 }
 
-/// The n-th machine of a network. Its UID contains the network, because a UID must be unique in a cluster.
+/// Returns the n-th machine of a network. The UID contains the network, because a UID must be unique in a cluster.
 pub fn machine(network: &str, n: usize) -> Machine {
     Machine::new("clusters", format!("worker-{n}"), format!("{network}-{n}"))
 }
 
-/// Returns the claim of a machine. It requests an address of each family of the pool.
+/// Returns the claim of a machine. The claim requests an address of each family of the pool.
 pub fn claim(machine: &Machine) -> Claim {
     let request = Request::of("clusters/workers");
     Claim {
@@ -60,7 +60,7 @@ pub fn claim(machine: &Machine) -> Claim {
     }
 }
 
-/// The leases of a network: address, holder, and whether it is released.
+/// Returns the leases of a network, as address, holder, and whether the lease is released.
 pub async fn stored(client: Client, network: &str) -> Vec<(String, String, bool)> {
     let leases: Api<StaticIPLease> = Api::all(client);
     let leases = leases.list(&ListParams::default()).await.unwrap().items.into_iter();
@@ -74,12 +74,12 @@ fn row(spec: LeaseSpec) -> (String, String, bool) {
     (spec.address, spec.holder.name, spec.released.is_some())
 }
 
-/// The name of the lease of an address.
+/// Returns the name of the lease of an address.
 pub fn name(network: &str, address: &str) -> String {
     glowplug_controller::kinds::lease_name::lease_name(address.parse().unwrap(), network).unwrap()
 }
 
-/// The version of an object as a number.
+/// Returns the version of an object as a number.
 pub fn version(object: &impl ResourceExt) -> u64 {
     object.resource_version().unwrap().parse().unwrap()
 }
@@ -89,7 +89,7 @@ pub fn owner(client: Client) -> (RegistryHandle, Served) {
     RegistryHandle::start(client, Arc::new(Metrics::default()), Arc::new(drop)).unwrap()
 }
 
-/// A leader that works on the pools of a namespace, as the program does. Dropping it simulates a crash.
+/// A leader that works on the pools of a namespace, as the program does. Dropping this value simulates a crash.
 pub struct Work {
     pub registry: RegistryHandle,
     pub served: Served,
@@ -183,7 +183,7 @@ impl Leader {
         panic!("the claims of {machine} fail: {last:?}");
     }
 
-    /// Claims for several machines in one write.
+    /// Claims addresses for several machines in one write.
     pub async fn claim_all(&mut self, machines: Vec<Machine>) -> Result<Vec<Vec<IpAddr>>, String> {
         self.run(move |registry| {
             let claims: Vec<Claim> = machines.iter().map(claim).collect();
@@ -201,7 +201,7 @@ impl Leader {
         self.run(move |registry| registry.release(&machine, NOW + Duration::from_secs(1)).map(drop).map_err(text)).await
     }
 
-    /// The holder of each address of a network, with the changes of other leaders.
+    /// Returns the holder of each held address of a network, and includes the changes of other leaders.
     pub async fn holders(&mut self, network: &str) -> Vec<(String, String)> {
         let network = network.to_owned();
         self.run(move |registry| {
@@ -217,7 +217,7 @@ impl Leader {
     }
 }
 
-/// An error with its causes.
+/// Returns the text of an error and of its causes.
 fn text(error: impl std::error::Error) -> String {
     error.source().map_or_else(|| error.to_string(), |source| format!("{error}: {source}"))
 }

@@ -10,7 +10,7 @@
 //! - When a Machine is deleted, its virtual machine is destroyed first. Then its claims lose their finalizers, and then the
 //!   Machine is removed.
 //! - Kubernetes collects the claims of a Machine that is gone. Neither API server of the tests does this, so the
-//!   stand-in does.
+//!   stand-in deletes these claims.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -40,7 +40,7 @@ const MACHINE_FINALIZER: &str = "machine.machine.openshift.io";
 /// Finalizer of a claim whose address a virtual machine may use.
 pub const CLAIM_FINALIZER: &str = "machine.openshift.io/ip-claim-protection";
 
-/// Machine API in one namespace.
+/// The stand-in for Machine API in one namespace.
 pub struct MachineApi {
     site: Site,
     pub machines: Api<DynamicObject>,
@@ -54,7 +54,7 @@ pub struct MachineApi {
 // === impl MachineApi ===
 
 impl MachineApi {
-    /// Creates the stand-in in the namespace of a site. It uses claims in the version of the site.
+    /// Creates the stand-in in the namespace of a site. The stand-in uses claims in the version of the site.
     pub async fn new(cluster: &Cluster, site: &Site) -> Self {
         let definitions: Api<CustomResourceDefinition> = Api::all(cluster.client());
         for (kind, plural) in KINDS {
@@ -92,7 +92,7 @@ impl MachineApi {
         poll("an owner of the kind Machine", async || self.site.claims.create(&dry_run, &claim).await.ok()).await;
     }
 
-    /// Creates a MachineSet without replicas. Each device of `devices` is as in a provider specification.
+    /// Creates a MachineSet without replicas. `devices` are the network devices of its provider specification.
     pub async fn machine_set(&self, name: &str, devices: &Value) {
         let value = json!({"kind": "VSphereMachineProviderSpec", "network": {"devices": devices}});
         let spec = json!({"replicas": 0, "template": {"spec": {"providerSpec": {"value": value}}}});
@@ -199,7 +199,7 @@ impl MachineApi {
             objects.push(self.site.addresses.get(&address).await.unwrap());
         }
         let list = serde_json::to_vec(&json!({"kind": "List", "items": objects})).unwrap();
-        // An item of a list may lack its kind.
+        // Reads the Machine again, because an item of a list may lack its kind.
         let machine = serde_json::to_vec(&self.machines.get(&name).await.unwrap()).unwrap();
         let reading = network_kargs(&[("Machine".to_owned(), machine), ("addresses".to_owned(), list)], None);
         assert_eq!(reading.diagnostics, []);
@@ -207,7 +207,7 @@ impl MachineApi {
         true
     }
 
-    /// The claim of a Machine. Creates a missing claim, and adopts a claim without an owner.
+    /// Returns a claim of a Machine. Creates a missing claim, and adopts a claim without an owner.
     async fn claim(&self, machine: &DynamicObject, name: &str, pool: &Value, is_changed: &mut bool) -> DynamicObject {
         let owners = json!([{
             "apiVersion": format!("{GROUP}/{VERSION}"), "kind": "Machine", "name": machine.name_any(),
@@ -238,7 +238,8 @@ impl MachineApi {
         true
     }
 
-    /// Destroys the virtual machine of a deleted Machine, and then releases its claims.
+    /// Destroys the virtual machine of a deleted Machine, and then removes the finalizer from the claims of the
+    /// Machine.
     async fn end(&mut self, machine: &DynamicObject) -> bool {
         self.vms.remove(&machine.name_any());
         for claim in self.site.claims.list(&ListParams::default()).await.unwrap() {

@@ -35,7 +35,7 @@ struct Target {
     name: String,
 }
 
-/// Copies a string of one object into others: kustomize's `ReplacementTransformer`.
+/// Copies a string of one object into other objects, as kustomize's `ReplacementTransformer` does.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Replacement {
@@ -51,7 +51,7 @@ struct Source {
     field_path: String,
 }
 
-/// The places that change: one part of a string, between two delimiters.
+/// Where a replacement writes: one part, between two delimiters, of the strings at these paths.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Destination {
@@ -67,23 +67,24 @@ struct Part {
     index: usize,
 }
 
-/// The path of a file or folder below `config`.
+/// Returns the path of a file or folder below `config`.
 pub fn config(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("config").join(path)
 }
 
-/// The documents of a YAML file.
+/// Returns the documents of a YAML file.
 pub fn documents(file: &Path) -> Vec<Value> {
     let text = fs::read_to_string(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
     serde_saphyr::from_multiple(&text).unwrap_or_else(|error| panic!("{}: {error}", file.display()))
 }
 
-/// The objects of a folder of `config`, in the order in which its `kustomization.yaml` names them.
+/// Returns the objects of a folder of `config`, in the order in which its `kustomization.yaml` names them.
 pub fn render(folder: &str) -> Vec<Value> {
     render_folder(&config(folder))
 }
 
-/// The objects of a folder as in a `kustomization.yaml` with the members `namespace` and `transformers`.
+/// The objects of a folder, changed as kustomize changes them for a `kustomization.yaml` with these `namespace` and
+/// `transformers`.
 pub fn render_in(folder: &str, namespace: &str, transformers: &[&str]) -> Vec<Value> {
     let mut objects = render(folder);
     let accounts: Vec<Value> = objects.iter().filter(|object| object["kind"] == "ServiceAccount").cloned().collect();
@@ -114,7 +115,7 @@ pub fn render_in(folder: &str, namespace: &str, transformers: &[&str]) -> Vec<Va
     objects
 }
 
-/// The items of a member, if the object has it.
+/// Returns the items of a member, if the object has this member.
 fn list<'v>(object: &'v mut Value, member: &str) -> impl Iterator<Item = &'v mut Value> {
     object.get_mut(member).and_then(Value::as_array_mut).into_iter().flatten()
 }
@@ -136,7 +137,7 @@ fn replace(objects: &mut [Value], Replacement { source, targets }: &Replacement)
     }
 }
 
-/// The JSON pointer of a path of kustomize, such as `metadata.annotations.[example.org/name]`.
+/// Returns the JSON pointer for a path of kustomize, such as `metadata.annotations.[example.org/name]`.
 fn pointer(path: &str) -> String {
     let (plain, in_brackets) = path.split_once(".[").unwrap_or((path, ""));
     let names = plain.split('.').chain(in_brackets.strip_suffix(']'));
@@ -165,7 +166,7 @@ fn render_folder(folder: &Path) -> Vec<Value> {
     objects
 }
 
-/// The object of a kind and name.
+/// Returns the object with this kind and name.
 pub fn object<'a>(objects: &'a [Value], kind: &str, name: &str) -> &'a Value {
     let found: Vec<&Value> =
         objects.iter().filter(|object| object["kind"] == kind && object["metadata"]["name"] == name).collect();
@@ -173,8 +174,8 @@ pub fn object<'a>(objects: &'a [Value], kind: &str, name: &str) -> &'a Value {
     found[0]
 }
 
-/// The shipped object of `kind`, a mutating or validating webhook configuration, with `url` and the certificates `roots` instead
-/// of a Service.
+/// Returns the shipped webhook configuration of `kind`. Each webhook has `url` and the certificates `roots` instead of
+/// a Service.
 pub fn webhooks_at(kind: &str, url: &str, roots: &str) -> Value {
     let mut configuration = object(&render("webhook"), kind, "glowplug-controller").clone();
     for webhook in configuration["webhooks"].as_array_mut().unwrap() {

@@ -56,7 +56,7 @@ pub const CONTROLLER: &str = "system:serviceaccount:ipam-glowplug-system:glowplu
 #[derive(Clone)]
 pub struct Cluster {
     config: Config,
-    /// The webhook of KubeVirt. `None`: the cluster has no instances.
+    /// The stand-in for the webhook of KubeVirt. `None`: the cluster does not have the kind VirtualMachineInstance.
     kubevirt: Option<Arc<hook::Hook>>,
 }
 
@@ -67,7 +67,7 @@ pub async fn start_server() -> (server::Server, Cluster) {
     (server, cluster)
 }
 
-/// Whether a request writes a lease.
+/// Returns whether a request writes a lease.
 pub fn is_lease_write(call: &server::Call) -> bool {
     call.plural == "staticipleases" && matches!(call.verb, "create" | "update" | "delete")
 }
@@ -113,12 +113,13 @@ fn patient(client: Client) -> Client {
 // === impl Cluster ===
 
 impl Cluster {
-    /// The cluster of `config`, with the CRDs and the rights installed.
+    /// Installs the CRDs and the rights of the controller in the cluster of `config`.
     pub async fn new(config: Config) -> Self {
         Self::with(config, cluster_api::definitions().into_iter().chain(hosted::definitions::definitions())).await
     }
 
-    /// The cluster of `config`, with the CRDs of the controller, the `others` and the rights installed.
+    /// Installs the CRDs of the controller, the CRDs `others`, and the rights of the controller in the cluster of
+    /// `config`.
     pub async fn with(config: Config, others: impl IntoIterator<Item = CustomResourceDefinition>) -> Self {
         let mut cluster = Self { config, kubevirt: None };
         let mut has_instances = false;
@@ -153,7 +154,7 @@ impl Cluster {
             };
             api.create(&PostParams::default(), &object).await.unwrap();
         }
-        // A real server receives roles and bindings through watches.
+        // A real server receives roles and bindings through watches, so the rights apply some time later.
         let leases: Api<StaticIPLease> = Api::all(self.controller());
         let elections: Api<Lease> = Api::namespaced(self.controller(), SYSTEM);
         while leases.list(&ListParams::default()).await.is_err() || elections.get_opt("none").await.is_err() {
@@ -161,12 +162,12 @@ impl Cluster {
         }
     }
 
-    /// The cluster of a server in the test process.
+    /// Returns the cluster of a server in the test process.
     pub async fn of(server: &server::Server) -> Self {
         Self::new(Self::config_of(server)).await
     }
 
-    /// How a client reaches a server in the test process.
+    /// Returns the client configuration for a server in the test process.
     pub fn config_of(server: &server::Server) -> Config {
         let mut config = Config::new(server.url().parse().unwrap());
         // Without this line, each client reads all root certificates of the machine, which takes a third of the time of these
@@ -175,29 +176,30 @@ impl Cluster {
         config
     }
 
-    /// How a client with all rights reaches the cluster.
+    /// Returns the client configuration for this cluster, with all rights.
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// A client with all rights, with connections of its own.
+    /// Returns a client with all rights, with connections of its own.
     pub fn client(&self) -> Client {
         patient(connect(self.config.clone()).unwrap())
     }
 
-    /// A client with exactly the rights of the controller. Almost all tests run the controller with this client.
+    /// Returns a client with exactly the rights of the controller. Almost all tests run the controller with this
+    /// client.
     pub fn controller(&self) -> Client {
         self.client_as(CONTROLLER)
     }
 
-    /// A client with the rights of a user.
+    /// Returns a client with the rights of a user.
     pub fn client_as(&self, user: &str) -> Client {
         let mut config = self.config.clone();
         config.auth_info.impersonate = Some(user.to_owned());
         connect(config).unwrap()
     }
 
-    /// Makes a namespace that no other scenario uses.
+    /// Creates a namespace that no other scenario uses.
     pub async fn namespace(&self) -> String {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let name = format!("scenario-{}", COUNT.fetch_add(1, Ordering::Relaxed));

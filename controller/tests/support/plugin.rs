@@ -18,12 +18,13 @@ pub struct Plugin {
 // === impl Plugin ===
 
 impl Plugin {
-    /// The plugin as an administrator. Its kubeconfig has a second context whose cluster does not exist.
+    /// Returns the plugin with the rights of an administrator. Its kubeconfig has a second context whose cluster does
+    /// not exist.
     pub fn new(config: &Config) -> Self {
         Self::of_user(config, None)
     }
 
-    /// The plugin of a user.
+    /// Returns the plugin with the rights of a user. `None`: the rights of an administrator.
     pub fn of_user(config: &Config, user: Option<&str>) -> Self {
         let mut file = kubeconfig(config);
         let members = file["users"][0]["user"].as_object_mut().unwrap();
@@ -44,7 +45,7 @@ impl Plugin {
         path.into_os_string().into_string().unwrap()
     }
 
-    /// The command line that the plugin prints after it has run with these arguments.
+    /// Returns the command line that the plugin prints after a run with these arguments.
     pub fn command_line(&self, arguments: &[&str]) -> String {
         format!("kubectl glowplug {} --kubeconfig {}", arguments.join(" "), self.kubeconfig.display())
     }

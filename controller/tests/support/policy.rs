@@ -17,12 +17,12 @@ use super::replica::{configurations, write_certificate};
 
 const KIND: &str = "ValidatingWebhookConfiguration";
 
-/// A policy that is in force until [`Policy::end`]. A real API server calls its webhook only some time after the start, and still
-/// for some time after the end.
+/// A policy that is in force until [`Policy::end`]. A real API server calls the webhook of the policy only some time
+/// after the start, and still calls it for some time after the end.
 pub struct Policy<'c> {
     cluster: &'c Cluster,
     name: String,
-    /// Ends the server when it is dropped.
+    /// When this sender is dropped, the server of the webhook ends.
     _phase: watch::Sender<Phase>,
     _certificate: TempDir,
 }
@@ -30,8 +30,8 @@ pub struct Policy<'c> {
 // === impl Policy ===
 
 impl<'c> Policy<'c> {
-    /// Refuses with this code the operations `CREATE` or `UPDATE` on leases for which `is_refused` is true. `name` is the name of
-    /// the policy.
+    /// Creates a policy with this name. It refuses an operation (`CREATE` or `UPDATE`) on leases with status `code` if
+    /// `is_refused` is true for the lease.
     pub async fn start(
         cluster: &'c Cluster,
         name: &str,

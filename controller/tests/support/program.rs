@@ -33,8 +33,8 @@ pub struct Program {
 // === impl Program ===
 
 impl Program {
-    /// Starts the program for the API server of `config`, with its files in `folder`. It works in one namespace, or in
-    /// all namespaces if the name is empty.
+    /// Starts the program for the API server of `config`, with its files in `folder`. The program works in one
+    /// namespace, or in all namespaces if the name is empty.
     pub fn start(config: &Config, folder: &Path, namespace: &str) -> Self {
         let file = folder.join("kubeconfig");
         // A program that starts again keeps its certificate.
@@ -76,7 +76,7 @@ impl Program {
         }
     }
 
-    /// Waits until the program is ready. It becomes ready some time after it leads.
+    /// Waits until the program is ready. The program becomes ready some time after it leads.
     pub async fn until_ready(&self) {
         while get(self.diagnostics, "/readyz", None).await.0 != 200 {
             sleep(Duration::from_millis(20)).await;
@@ -93,7 +93,7 @@ impl Program {
         self.child.wait().await.unwrap().code()
     }
 
-    /// Waits until the program has ended without an error. The last line of its log says so.
+    /// Waits until the program has ended without an error: the last line of its log has the message `ended`.
     pub async fn until_ended(mut self) {
         self.until("ended").await;
         assert_eq!((self.status().await, self.last_line().await), (Some(0), None));

@@ -21,7 +21,8 @@ pub enum Expr {
     Binary(Box<Expr>, String, Option<Vec<String>>, Box<Expr>),
 }
 
-/// The series with a name and these labels: name, operator, value. `range` is in seconds.
+/// Selects series by the name of the metric and by labels. A matcher is a label, an operator and a value. `range` is in
+/// seconds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Selector {
     pub name: String,
@@ -45,7 +46,8 @@ struct Parser {
     at: usize,
 }
 
-/// A function of a series: it gets the samples in a range, each as time and value, and the length of the range in seconds.
+/// A function of a series. Its input is the samples in a range, each as time and value, and the length of the range in
+/// seconds.
 type Over<'o> = &'o dyn Fn(&[(f64, f64)], f64) -> Option<f64>;
 
 /// The binary operators, in groups of equal precedence, from the lowest precedence to the highest.
@@ -67,7 +69,7 @@ impl Expr {
         }
     }
 
-    /// All selectors.
+    /// All selectors in the expression.
     pub fn selectors(&self) -> Vec<&Selector> {
         match self {
             Self::Number(_) => Vec::new(),
@@ -78,7 +80,8 @@ impl Expr {
         }
     }
 
-    /// The labels that an expression names outside of its selectors, each with the selectors below it.
+    /// Returns the labels that an expression names outside of its selectors. With each label, returns the selectors to
+    /// whose series the label applies.
     pub fn labels(&self) -> Vec<(&String, Vec<&Selector>)> {
         match self {
             Self::Number(_) | Self::Selector(_) => Vec::new(),
@@ -91,7 +94,7 @@ impl Expr {
         }
     }
 
-    /// The series of the expression at a time.
+    /// Evaluates the expression at a time.
     pub fn eval(&self, history: &History, time: f64) -> Vec<Sample> {
         match self {
             Self::Number(number) => vec![(Labels::new(), *number)],
@@ -382,7 +385,7 @@ impl Parser {
 // === impl Scrape ===
 
 impl Scrape {
-    /// Reads the answer of a program, in the OpenMetrics text format. `target` are the labels that Prometheus adds.
+    /// Reads the metrics of a program, in the OpenMetrics text format. `target` is the labels that Prometheus adds.
     pub fn read(text: &str, time: f64, target: &[(&str, &str)]) -> Self {
         assert_eq!(text.lines().last(), Some("# EOF"));
         let mut series: BTreeMap<String, Vec<Sample>> = BTreeMap::new();
@@ -398,7 +401,7 @@ impl Scrape {
         Self { time, series }
     }
 
-    /// The series of a selector.
+    /// Returns the series that a selector selects.
     pub fn select(&self, selector: &Selector) -> Vec<Sample> {
         let is_meant = |(labels, _): &&Sample| {
             selector.matchers.iter().all(|(label, operator, value)| {

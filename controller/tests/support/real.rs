@@ -28,7 +28,7 @@ pub struct RealServer {
 
 struct Program {
     command: Command,
-    /// `None`: killed.
+    /// `None`: the program has not started, or was killed.
     child: Option<Child>,
 }
 
@@ -49,7 +49,7 @@ impl RealServer {
         let [etcd_port, peer, secure] = [(); 3].map(|()| free_port());
         let (client, peer) = (format!("http://127.0.0.1:{etcd_port}"), format!("http://127.0.0.1:{peer}"));
         let mut etcd = Command::new(assets.join("etcd"));
-        // The data is needed only during the test, so etcd does not have to write it to the disk safely.
+        // The data is needed only during the test, so etcd does not have to flush it to the disk.
         etcd.args(["--unsafe-no-fsync", "--data-dir", &path("etcd")]);
         etcd.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
         etcd.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
@@ -82,8 +82,8 @@ impl RealServer {
         running
     }
 
-    /// Starts a second API server on the same etcd. Only `restore` restarts it, so its watches report every version. The watches
-    /// of the first API server lose versions when that server restarts.
+    /// Starts a second API server on the same etcd. Only `restore` restarts the second server, so its watches report
+    /// every version. The watches of the first API server lose versions when that server restarts.
     pub async fn start_second(&mut self) -> Config {
         let first = &self.programs[1].command;
         let port = free_port();
@@ -134,27 +134,27 @@ impl RealServer {
         self.run().await;
     }
 
-    /// Folder of the data of etcd, and of its copy.
+    /// Returns the folders of the data of etcd and of its copy.
     fn data(&self) -> [PathBuf; 2] {
         ["etcd", "etcd.saved"].map(|name| self.folder.path().join(name))
     }
 
-    /// Port of the API server.
+    /// Returns the port of the API server.
     pub fn port(&self) -> u16 {
         self.config.cluster_url.port_u16().unwrap()
     }
 
-    /// Address of the metrics of etcd.
+    /// Returns the address of the metrics of etcd.
     pub fn etcd_metrics(&self) -> SocketAddr {
         ([127, 0, 0, 1], self.etcd_port).into()
     }
 
-    /// Configuration of a client with all rights.
+    /// Returns the configuration of a client with all rights.
     pub fn config(&self) -> Config {
         self.config.clone()
     }
 
-    /// A kubeconfig file for a program with all rights.
+    /// Returns the path of a kubeconfig file for a program with all rights.
     pub fn kubeconfig(&self) -> PathBuf {
         self.folder.path().join("kubeconfig")
     }
@@ -252,7 +252,7 @@ pub fn signal(process: &str, name: &str) {
     assert!(status.expect("kill is installed").success(), "signal {name} to process {process}");
 }
 
-/// A port of the loopback address that no program uses.
+/// Returns a port of the loopback address that no program uses.
 pub fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }

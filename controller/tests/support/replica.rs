@@ -76,7 +76,7 @@ impl<'c> Replica<'c> {
         replica
     }
 
-    /// Replaces the certificate in its folder, and writes it into the configurations.
+    /// Replaces the certificate of the replica, and writes the new certificate into the configurations.
     pub async fn renew(&self) {
         let roots = write_certificate(self.certificate.path());
         for kind in &self.kinds {
@@ -105,7 +105,7 @@ impl<'c> Replica<'c> {
         }
     }
 
-    /// Stops the replica. The API server continues to call it while configurations exist.
+    /// Stops the replica. The API server continues to call the replica while configurations exist.
     pub async fn end(&mut self) {
         self.phase.send_replace(Phase::Closing);
         if let Some(server) = self.server.take() {
@@ -128,12 +128,12 @@ pub fn write_certificate(folder: &Path) -> String {
     made.cert.pem()
 }
 
-/// The webhooks of a replica with a cache.
+/// Returns the webhooks of a replica that uses this cache of pools.
 pub fn webhooks(cluster: &Cluster, selection: &Arc<SelectionCache>) -> Webhooks {
     Webhooks::new(cluster.controller(), Arc::new(Metrics::default()), Arc::clone(selection))
 }
 
-/// The webhook configurations of a kind.
+/// Returns the API for the webhook configurations of a kind.
 pub fn configurations(cluster: &Cluster, kind: &str) -> Api<DynamicObject> {
     Api::all_with(
         cluster.client(),

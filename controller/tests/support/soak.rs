@@ -45,8 +45,8 @@ impl Leaders {
         self.leading.lock().unwrap()[n % 2] = next;
     }
 
-    /// Releases everything that a machine holds. A new leader may not have seen the lease yet, so a consistent read
-    /// checks the release.
+    /// Releases everything that a machine holds. A new leader may not know the lease yet, so this function also reads
+    /// the lease from the API server, and releases again until the lease is released.
     async fn release(&self, n: usize, machine: Machine, address: IpAddr) {
         let leases: Api<StaticIPLease> = Api::all(self.cluster.client());
         let name = name(NETWORK, &address.to_string());
@@ -111,7 +111,7 @@ pub async fn run(claims: usize, faults: usize) {
             let other = holders.lock().unwrap().insert(address, n);
             assert_eq!(other, None, "{address} has a second holder, machine {n}");
             if n % 3 == 0 {
-                // From here on, the machine does not use the address.
+                // From now on, the machine does not use the address.
                 holders.lock().unwrap().remove(&address);
                 leaders.release(n, machine, address).await;
             }

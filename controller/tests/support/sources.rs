@@ -22,7 +22,7 @@ const PERSISTENT: &str = "kubevirt.io/persistent-ipam";
 const RELEASE: &str = "ipam.cluster.x-k8s.io/ReleaseAddress";
 const PROTECT: &str = "ipam.cluster.x-k8s.io/ProtectAddress";
 
-/// The addresses that a stand-in may give to claims. A test can change them.
+/// The addresses that a stand-in can allocate to claims. A test can change them.
 #[derive(Clone, Default)]
 pub struct Stock(Arc<Mutex<Vec<String>>>);
 
@@ -51,7 +51,7 @@ impl Stock {
         stock
     }
 
-    /// Replaces the addresses.
+    /// Replaces the addresses of the stock.
     pub fn set(&self, addresses: &[&str]) {
         *self.0.lock().unwrap() = addresses.iter().map(|text| (*text).to_owned()).collect();
     }
@@ -65,7 +65,7 @@ impl Stock {
 // === impl Network ===
 
 impl Network {
-    /// Starts the stand-ins in the namespace of machines. The network has these addresses, in a subnet of 24 bits.
+    /// Starts the stand-ins in the namespace of machines. The network has these addresses, with prefix length 24.
     pub fn start(client: &Client, namespace: &str, addresses: &[&str]) -> Self {
         let api = |names| Api::namespaced_with(client.clone(), namespace, &resource(names));
         let (claims, vms, instances) = (api(IPAM_CLAIM), api(VIRTUAL_MACHINE), api(INSTANCE));
@@ -109,7 +109,7 @@ async fn create_claims(claims: &Api<DynamicObject>, vms: &Api<DynamicObject>, in
     }
 }
 
-/// Fills claims without an address, and collects the claims of VirtualMachines that are gone.
+/// Fills claims without an address, and deletes the claims of VirtualMachines that are gone.
 async fn fill_claims(
     claims: &Api<DynamicObject>,
     vms: &Api<DynamicObject>,
@@ -164,7 +164,7 @@ impl Drop for Network {
 // === impl OtherProvider ===
 
 impl OtherProvider {
-    /// The reference of a machine pool to the pool of the stand-in.
+    /// Returns the reference of a machine pool to the pool of the stand-in.
     pub fn pool_ref() -> Value {
         json!({"apiGroup": "ipam.cluster.x-k8s.io", "kind": "InClusterIPPool", "name": "theirs"})
     }
@@ -174,7 +174,7 @@ impl OtherProvider {
         Self::of(client, namespace, "v1beta2", addresses)
     }
 
-    /// The same, with claims in this version of Cluster API.
+    /// Starts the stand-in as [`OtherProvider::start`] does, but with claims in this version of Cluster API.
     pub fn of(client: &Client, namespace: &str, version: &str, addresses: &[&str]) -> Self {
         let api = |kind: &'static str, plural: &'static str| {
             let names = ("ipam.cluster.x-k8s.io", "", kind, plural, true);
@@ -207,7 +207,7 @@ impl OtherProvider {
     }
 }
 
-/// Gives a claim an address, or takes the address of a deleted claim back.
+/// Allocates an address to a claim, or releases the address of a deleted claim.
 async fn answer(claims: &Api<DynamicObject>, addresses: &Api<DynamicObject>, stock: &Stock, claim: DynamicObject) {
     let name = claim.name_any();
     let without = |object: &DynamicObject, finalizer: &str| {

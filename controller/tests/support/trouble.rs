@@ -1,4 +1,4 @@
-//! Injects a failure at each write of the controller, and records the history of the objects.
+//! Injects a failure at each write of the controller, and reads the history of objects.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -22,11 +22,11 @@ pub enum Trouble {
     CrashAfter,
     /// The response is lost.
     LostAnswer,
-    /// The API server changes nothing and responds with 409 or, at every other write, with 503.
+    /// The API server changes nothing. It responds with 409 to writes with an even number, and with 503 to the others.
     Refused,
 }
 
-/// Injects a failure at the n-th write of the controller. Returns a flag that is set when the controller makes that
+/// Injects a failure at the n-th write of the controller. Returns a flag that is set when the controller makes the n-th
 /// write.
 fn trouble_at(server: &Server, trouble: Trouble, n: usize) -> Arc<AtomicBool> {
     let (came, count) = (Arc::new(AtomicBool::new(false)), AtomicUsize::new(0));
@@ -57,7 +57,7 @@ fn is_read(call: &Call) -> bool {
 }
 
 /// Runs `script` while a leader runs, with a failure at the n-th write of the controller. After a crash, `lead` starts
-/// another leader. Returns whether the controller made that write.
+/// another leader. Returns whether the controller has made the n-th write.
 pub async fn run_script<L>(
     server: &Server,
     trouble: Trouble,
@@ -86,8 +86,8 @@ pub async fn run_script<L>(
     came.load(Ordering::SeqCst)
 }
 
-/// Runs a script once for each of its writes, with a failure at that write. `run` returns whether the script reached
-/// the write.
+/// Runs a script once for each write that the controller makes during the script, with a failure at this write. `run`
+/// returns whether the controller has made the write.
 pub async fn run_all(trouble: Trouble, run: impl AsyncFn(Trouble, usize) -> bool) {
     let run = &run;
     let mut next = 0;

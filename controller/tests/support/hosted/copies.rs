@@ -1,5 +1,5 @@
-//! What KubeVirt's controllers and people write when they copy a VirtualMachine: clones, restored snapshots, and manifests
-//! under another name. A copy has the template of its source, with the reference to the Secret of the source.
+//! Writes the copies of a VirtualMachine that KubeVirt's controllers and people write: clones, restored snapshots, and
+//! manifests under another name. A copy has the template of its source, with the reference to the Secret of the source.
 
 use kube::Api;
 use kube::api::{DynamicObject, PostParams};
@@ -25,7 +25,7 @@ pub async fn restore(vms: &Api<DynamicObject>, snapshot: &Value, target: &str) -
         vm.data["spec"] = snapshot["spec"].clone();
         vm.data["spec"]["runStrategy"] = if strategy.is_null() { "Always".into() } else { strategy };
         match vms.replace(target, &PostParams::default(), &vm).await {
-            // Another client has changed the object meanwhile: try again.
+            // Another client has changed the object meanwhile, so the loop tries again.
             Err(kube::Error::Api(status)) if status.code == 409 => {}
             result => return result,
         }
@@ -65,7 +65,8 @@ impl Hosted {
         snapshot(&self.vms.get(name).await.unwrap())
     }
 
-    /// Creates a VirtualMachine from the manifest of another one, as a person does who changes only the name.
+    /// Creates a VirtualMachine from the manifest of another VirtualMachine, as a person does who changes only the
+    /// name.
     pub async fn copy_manifest(&self, source: &str, target: &str) -> kube::Result<DynamicObject> {
         let mut copy = self.snapshot(source).await;
         copy["metadata"]["name"] = target.into();

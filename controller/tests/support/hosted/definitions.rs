@@ -1,6 +1,5 @@
-//! Definitions of the kinds of HyperShift, cluster-api-provider-kubevirt and KubeVirt, with only the members that
-//! matter for addresses. An API server prunes all other members, as it prunes unknown members with the full
-//! definitions.
+//! CRDs of HyperShift, cluster-api-provider-kubevirt and KubeVirt. They have only the members that matter for
+//! addresses. An API server prunes all other members, as it prunes unknown members with the full CRDs.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{ApiResource, GroupVersionKind};
@@ -14,13 +13,13 @@ pub const HOSTED_CLUSTER: Names = ("hypershift.openshift.io", "v1beta1", "Hosted
 pub const KUBEVIRT_MACHINE: Names =
     ("infrastructure.cluster.x-k8s.io", "v1alpha1", "KubevirtMachine", "kubevirtmachines", true);
 pub const VIRTUAL_MACHINE: Names = ("kubevirt.io", "v1", "VirtualMachine", "virtualmachines", true);
-// The status of an instance is a part of the object: KubeVirt's definition has no status subresource.
+// The status of an instance is a part of the object: KubeVirt's CRD has no status subresource.
 pub const INSTANCE: Names = ("kubevirt.io", "v1", "VirtualMachineInstance", "virtualmachineinstances", false);
 pub const IPAM_CLAIM: Names = ("k8s.cni.cncf.io", "v1alpha1", "IPAMClaim", "ipamclaims", true);
 pub const NETWORK_ATTACHMENT: Names =
     ("k8s.cni.cncf.io", "v1", "NetworkAttachmentDefinition", "network-attachment-definitions", false);
 
-/// Selects members that only some versions of the definitions have.
+/// Selects members that only some versions of the CRDs have.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Members {
     /// Whether a KubevirtMachine has `status.allocatedBootstrapAddresses`.
@@ -29,14 +28,14 @@ pub struct Members {
     pub bootstrap_network_config: bool,
 }
 
-/// Returns all definitions in their current versions.
+/// Returns all CRDs in their current versions.
 pub fn definitions() -> Vec<CustomResourceDefinition> {
     [HOSTED_CLUSTER, NODE_POOL, KUBEVIRT_MACHINE, VIRTUAL_MACHINE, INSTANCE, IPAM_CLAIM, NETWORK_ATTACHMENT]
         .map(|names| definition(names, Members::default()))
         .into()
 }
 
-/// Returns the definition of a kind.
+/// Returns the CRD of a kind.
 pub fn definition(names: Names, members: Members) -> CustomResourceDefinition {
     let (group, version, kind, plural, has_status) = names;
     let schema =
@@ -97,7 +96,8 @@ fn spec(kind: &str, members: Members) -> Value {
     }
 }
 
-/// Returns the schema of `bootstrapNetworkConfig` of a NodePool, with the members of the enhancement.
+/// Returns the schema of `bootstrapNetworkConfig` of a NodePool, with the members that the enhancement proposal
+/// defines.
 fn bootstrap_network_config() -> Value {
     let texts = list(json!({"type": "string"}));
     let mut config = object(json!({

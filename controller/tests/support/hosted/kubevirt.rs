@@ -2,7 +2,7 @@
 //!
 //! - A VirtualMachine gets a finalizer, and then an instance with the same name. The finalizer is kept until the instance is
 //!   gone. A deletion with orphans does not end the instance, even if the garbage collector acts before KubeVirt.
-//! - A VirtualMachine that is halted has no instance. Its instance is deleted when it is halted later.
+//! - A VirtualMachine that is halted has no instance. If a VirtualMachine is halted later, its instance is deleted.
 //! - The phases of an instance are Pending, Scheduling, Scheduled and Running. It is Scheduling while its pod waits for the
 //!   Secrets of its drive. A later change of a Secret has no effect on this drive.
 //! - The first cloud-init volume becomes the drive. A Secret affects only the instances whose volumes name it.
@@ -10,8 +10,9 @@
 //!   address gets a new one at each start. An interface with state `absent` is left out.
 //! - A migration builds the drive from the specification of the instance, a restart from the template.
 //! - A change of the cloud-init volume or of an `acpiIndex` under a running instance sets the condition `RestartRequired`.
-//! - An instance that a webhook rejects is created again when the VirtualMachine or a configuration of webhooks changes. The
-//!   real program also tries again after a while; here a test does this with [`KubeVirt::retry`].
+//! - An instance that a webhook rejects is created again when the VirtualMachine or a configuration of webhooks
+//! changes. The
+//!   real program also tries again after some time. Here, a test does this with [`KubeVirt::retry`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,9 +36,9 @@ use super::definitions::{INSTANCE, VIRTUAL_MACHINE, resource};
 use super::provider::{next_mac, object};
 use super::{changed, is_running, mutator, unless_gone};
 
-/// Finalizer of a VirtualMachine.
+/// Finalizer of KubeVirt on a VirtualMachine.
 pub const FINALIZER: &str = "kubevirt.io/virtualMachineControllerFinalize";
-/// Finalizer of an instance. It is kept until the guest has ended.
+/// Finalizer of KubeVirt on an instance. KubeVirt keeps the finalizer until the guest has ended.
 const INSTANCE_FINALIZER: &str = "kubevirt.io/foregroundDeleteVirtualMachine";
 
 /// Condition of a VirtualMachine whose running guest differs from the template.
@@ -45,7 +46,7 @@ const RESTART_REQUIRED: &str = "RestartRequired";
 /// The node of every guest.
 const NODE: &str = "node-1";
 
-/// The stand-in, for one namespace.
+/// The stand-in for KubeVirt in one namespace.
 pub struct KubeVirt {
     namespace: String,
     vms: Api<DynamicObject>,
@@ -120,7 +121,7 @@ impl KubeVirt {
         }
     }
 
-    /// Runs until the future is dropped.
+    /// Runs the stand-in until the future is dropped.
     pub async fn run(&self) {
         let changes = self.changes.clone();
         let changes = changes.map(|(source, api)| changed(api).map(move |object| (source, object.name_any())).boxed());
@@ -161,7 +162,8 @@ impl KubeVirt {
             let is_owned = |instance: &DynamicObject| {
                 instance.owner_references().iter().any(|owner| Some(&owner.uid) == vm.metadata.uid.as_ref())
             };
-            // The garbage collector orphans the instance first, and then removes its finalizer from the VirtualMachine.
+            // The garbage collector first orphans the instance, and then removes its own finalizer `orphan` from the
+            // VirtualMachine.
             let is_orphaned = others.iter().any(|finalizer| *finalizer == "orphan");
             if instance.as_ref().is_some_and(is_owned) && !is_orphaned {
                 unless_gone(self.instances.delete(name, &DeleteParams::default()).await);
@@ -228,8 +230,8 @@ impl KubeVirt {
         }
     }
 
-    /// Sets the condition `RestartRequired` if the template would give the guest another drive or an interface of another name.
-    /// Else removes the condition.
+    /// Sets the condition `RestartRequired` if the template would give the guest another drive, or an interface with
+    /// another name. Otherwise removes the condition.
     async fn require_restart(&self, vm: &DynamicObject, instance: &DynamicObject) {
         let guest = |spec: &Value| {
             let interfaces = spec["domain"]["devices"]["interfaces"].as_array().cloned().unwrap_or_default();
@@ -331,8 +333,9 @@ impl KubeVirt {
         }
     }
 
-    /// From now on, a VirtualMachine gets its instance only after the controller has added its reference and, if the template has
-    /// the label for MAC addresses, the MAC addresses. So the guest never starts before the controller has finished.
+    /// From now on, a VirtualMachine gets its instance only after the controller has added the reference to the Secret
+    /// and, if the template has the label for MAC addresses, the MAC addresses. So the guest never starts before the
+    /// controller has finished.
     pub fn be_late(&self) {
         self.is_late.store(true, Ordering::Relaxed);
     }
@@ -352,8 +355,8 @@ impl KubeVirt {
         self.guests().endless.insert(name.to_owned());
     }
 
-    /// Ends a guest that outlives its instance, and deletes the instance. KubeVirt itself has not deleted the instance if the
-    /// VirtualMachine was gone before KubeVirt saw its deletion.
+    /// Ends a guest that outlives its instance, and deletes the instance: KubeVirt deletes no instance whose
+    /// VirtualMachine was gone before KubeVirt saw the deletion of the VirtualMachine.
     pub async fn end(&self, name: &str) {
         unless_gone(self.instances.delete(name, &DeleteParams::default()).await);
         self.guests().endless.remove(name);
@@ -421,17 +424,17 @@ fn mac_of(interface: &Value) -> &str {
     interface["macAddress"].as_str().unwrap_or_default()
 }
 
-/// Whether an interface is being unplugged.
+/// Returns whether an interface is being unplugged.
 fn is_absent(interface: &Value) -> bool {
     interface["state"] == "absent"
 }
 
-/// Whether a VirtualMachine is stopped.
+/// Returns whether a VirtualMachine is stopped.
 fn is_halted(vm: &DynamicObject) -> bool {
     vm.data["spec"]["running"] == false || vm.data["spec"]["runStrategy"] == "Halted"
 }
 
-/// Whether the drive of a machine needs a Secret.
+/// Returns whether the drive of a machine needs a Secret.
 fn needs(spec: &Value, secret: &str) -> bool {
     let references =
         |source: &Value| ["secretRef", "networkDataSecretRef"].map(|member| source[member]["name"].clone());

@@ -64,7 +64,7 @@ impl Hosted {
         Self::start(cluster, &cluster.namespace().await, "c1", USER_DATA).await
     }
 
-    /// Starts a hosted cluster whose machines have one interface, on a network with the name of the cluster.
+    /// Starts a hosted cluster with this name. Its machines have one interface, on a network with the same name.
     pub async fn start(cluster: &Cluster, clusters: &str, name: &str, user_data: &str) -> Self {
         let client = cluster.client();
         let namespace = format!("{clusters}-{name}");
@@ -83,7 +83,8 @@ impl Hosted {
         hosted
     }
 
-    /// Starts only KubeVirt, in a namespace that no other scenario uses. The pools are in the same namespace.
+    /// Starts only the stand-in for KubeVirt, in a namespace that no other scenario uses. The pools are in the same
+    /// namespace.
     pub async fn plain(cluster: &Cluster) -> Self {
         let namespace = cluster.namespace().await;
         Self::with_kubevirt(cluster.client(), &namespace, "plain", namespace.clone())
@@ -184,7 +185,7 @@ impl Hosted {
         self.kubevirt.drives(name).pop().unwrap()
     }
 
-    /// Returns the name of the Secret with the network data of a machine, to which its VirtualMachine refers.
+    /// Returns the name of the Secret with network data to which the VirtualMachine of a machine refers.
     pub async fn secret_name(&self, name: &str) -> String {
         Self::reference(&self.vms.get(name).await.unwrap()).expect("a reference")
     }
@@ -227,7 +228,7 @@ impl Hosted {
         condition["message"].as_str().unwrap().to_owned()
     }
 
-    /// Returns a VirtualMachine that capk did not create, with an interface on the network of this cluster.
+    /// Returns a VirtualMachine that capk did not create. Its interface is on the network of this cluster.
     pub fn vm(&self, name: &str, labels: &Value, drive: &Value) -> DynamicObject {
         let spec = json!({
             "domain": {"devices": {"interfaces": [{"name": "net1", "bridge": {}, "macAddress": next_mac()}]}},
@@ -244,12 +245,12 @@ impl Hosted {
         machine.annotations()[annotation].clone()
     }
 
-    /// Waits for an event about an object in the namespace of the machines, and returns its note.
+    /// Waits for an event about an object in the namespace of the machines, and returns the note of the event.
     pub async fn until_event(&self, name: &str, reason: &str) -> String {
         self.until_event_in(&self.namespace, name, reason).await
     }
 
-    /// Waits for an event about an object of a namespace, and returns its note.
+    /// Waits for an event about an object of a namespace, and returns the note of the event.
     pub async fn until_event_in(&self, namespace: &str, name: &str, reason: &str) -> String {
         until_event(self.client.clone(), namespace, None, name, reason).await
     }
@@ -289,8 +290,8 @@ impl Hosted {
         }
     }
 
-    /// Adds a status map to the definition of KubevirtMachines, or removes it, and waits until the API server uses the
-    /// definition. A machine of this name must exist.
+    /// Adds a status map to the CRD of KubevirtMachines, or removes the status map, and waits until the API server uses
+    /// the CRD. A machine of this name must exist.
     pub async fn set_status_map(&self, name: &str, status_map: bool) {
         self.define(definition(KUBEVIRT_MACHINE, Members { status_map, ..Members::default() })).await;
         let dry_run = PatchParams { dry_run: true, ..PatchParams::default() };
@@ -303,8 +304,8 @@ impl Hosted {
         .await;
     }
 
-    /// Adds `bootstrapNetworkConfig` to the definition of NodePools, and waits until the API server uses the definition. A
-    /// NodePool of this name must exist.
+    /// Adds `bootstrapNetworkConfig` to the CRD of NodePools, and waits until the API server uses the CRD. A NodePool
+    /// of this name must exist.
     pub async fn set_bootstrap_network_config(&self, name: &str) {
         self.define(definition(NODE_POOL, Members { bootstrap_network_config: true, ..Members::default() })).await;
         let dry_run = PatchParams { dry_run: true, ..PatchParams::default() };
@@ -359,7 +360,7 @@ impl Drop for Hosted {
     }
 }
 
-/// Whether the guest of an instance is running.
+/// Returns whether the guest of an instance is running.
 pub fn is_running(instance: &DynamicObject) -> bool {
     instance.data["status"]["phase"] == "Running"
 }
@@ -395,7 +396,7 @@ pub fn changed(api: Api<DynamicObject>) -> impl Stream<Item = DynamicObject> + S
     })
 }
 
-/// Panics when a write fails, unless it failed because the object is gone.
+/// Panics when a write fails, unless the write failed because the object is gone.
 pub fn unless_gone<T>(result: kube::Result<T>) {
     match result {
         Ok(_) => {}

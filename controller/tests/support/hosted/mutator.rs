@@ -1,5 +1,5 @@
-//! Stand-in for KubeVirt's mutating webhook for instances, which protects their status: users can invent a status only in
-//! phase Pending.
+//! Stand-in for KubeVirt's mutating webhook for instances. The webhook protects the status of instances: users can
+//! invent a status only in phase Pending.
 //!
 //! - At CREATE, the phase becomes Pending. The rest of the status stays.
 //! - At UPDATE by another user than KubeVirt, the status stays as it is stored.
@@ -39,7 +39,7 @@ pub async fn start(cluster: &Cluster) -> Hook {
     hook
 }
 
-/// The client of KubeVirt, which may write the status of instances.
+/// Returns a client as the user of KubeVirt, who has the right to write the status of instances.
 pub fn client(client: &Client) -> Client {
     let (client, namespace) = (client.clone(), client.default_namespace().to_owned());
     let as_kubevirt = move |mut request: Request<Body>| {
@@ -52,7 +52,7 @@ pub fn client(client: &Client) -> Client {
     Client::new(tower::service_fn(as_kubevirt), namespace)
 }
 
-/// Decides on a write of an instance.
+/// Decides what happens to a write of an instance.
 fn review(request: &Value) -> Value {
     let (new, old) = (&request["object"], &request["oldObject"]);
     let status = match request["operation"].as_str() {

@@ -4,15 +4,17 @@
 //! A NodePool gets as many KubevirtMachines as it has replicas. A KubevirtMachine gets a Secret with its user data, and
 //! a VirtualMachine of the same name. The stand-in follows these rules of the real programs:
 //!
-//! - The stand-in works on up to ten KubevirtMachines at once, so that a webhook may see a burst of VirtualMachines before any of
-//!   them has an address.
+//! - The stand-in works on up to ten KubevirtMachines at once. So a webhook may see a burst of VirtualMachines before
+//! any of them
+//!   has an address.
 //! - When a VirtualMachine is rejected, the KubevirtMachine gets a condition. Each change of the KubevirtMachine causes a new
 //!   attempt. Without a change, the first pause between two attempts is 5 milliseconds. Each further pause is twice as long, up
 //!   to a minute.
 //! - All machines of a NodePool share one Secret with user data. The deletion of each machine deletes this Secret. It is created
 //!   again while other machines exist.
 //! - A VirtualMachine that is gone is created again for the same KubevirtMachine.
-//! - A deleted KubevirtMachine is gone as soon as the deletion of its VirtualMachine is requested, so its guest may outlive it.
+//! - A deleted KubevirtMachine is gone as soon as the deletion of its VirtualMachine is requested, so the guest may
+//! still run.
 //! - Interfaces get MAC addresses when the VirtualMachine is created, as from KubeMacPool.
 //! - `spec.cloudInit` of a KubevirtMachine, from pull request 393 of capk, sets the format of the cloud-init volume and a
 //!   Secret with network data. capk copies the network data into the Secret with the user data. In this stand-in, such a
@@ -56,7 +58,7 @@ pub struct Provider {
     machines: Api<DynamicObject>,
     vms: Api<DynamicObject>,
     secrets: Api<Secret>,
-    /// `spec.cloudInit` of the next KubevirtMachines. Null: they have none.
+    /// `spec.cloudInit` of the next KubevirtMachines. Null: they do not have this member.
     cloud_init: Arc<Mutex<Value>>,
     /// Pause before the second attempt for a machine. Each further pause is twice as long.
     pause: Arc<Mutex<Duration>>,
@@ -97,7 +99,7 @@ impl Provider {
         }
     }
 
-    /// Runs until the future is dropped.
+    /// Runs the stand-in until the future is dropped.
     pub async fn run(self) {
         // A VirtualMachine and its KubevirtMachine have the same name, so a change of either one is a change of this machine.
         let changes = [
@@ -224,7 +226,7 @@ impl Provider {
         )
     }
 
-    /// The machines of a NodePool that are not being deleted.
+    /// Returns the machines of a NodePool that are not being deleted.
     async fn machines_of(&self, pool: &str) -> Vec<DynamicObject> {
         let machines = self.machines.list(&ListParams::default()).await.unwrap().items.into_iter();
         let is_meant =
@@ -232,7 +234,7 @@ impl Provider {
         machines.filter(is_meant).collect()
     }
 
-    /// Creates or deletes the VirtualMachine of a KubevirtMachine. Returns whether the API server rejected it.
+    /// Creates or deletes the VirtualMachine of a KubevirtMachine. Returns whether another attempt is necessary.
     async fn provide(&self, name: &str) -> bool {
         let Some(machine) = self.machines.get_opt(name).await.unwrap() else { return false };
         if machine.metadata.deletion_timestamp.is_some() {
@@ -268,7 +270,8 @@ impl Provider {
         is_refused
     }
 
-    /// Creates the Secret with the user data of a machine, unless it exists. Returns a condition if its network data is missing.
+    /// Creates the Secret with the user data of a machine, unless the Secret exists. Returns a condition if the network
+    /// data of the machine is missing.
     async fn create_user_data(&self, machine: &DynamicObject) -> Option<Value> {
         let mut data = json!({"userdata": ByteString(self.user_data.clone().into_bytes())});
         if let Some(name) = machine.data["spec"]["cloudInit"]["networkDataSecretRef"]["name"].as_str() {

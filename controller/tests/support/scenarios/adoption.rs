@@ -39,13 +39,14 @@ async fn until_left_alone(hosted: &Hosted, pool: &str, count: u32) {
     .await;
 }
 
-/// Returns the reference and the interface index that the controller adds to a template. Null: the template does not have them.
+/// Returns the reference and the interface index that the controller adds to a template. Null: the template has no
+/// reference, or no index.
 fn template(vm: &DynamicObject) -> Value {
     let interface = &vm.data["spec"]["template"]["spec"]["domain"]["devices"]["interfaces"][0];
     json!([Hosted::reference(vm), interface["acpiIndex"]])
 }
 
-/// Creates a KubevirtMachine of this name, without a VirtualMachine, that records an address.
+/// Creates a KubevirtMachine with a record of this address. No VirtualMachine exists for the KubevirtMachine.
 pub(super) async fn recorded_machine(hosted: &Hosted, name: &str, address: &str) {
     let annotations = json!({(ANNOTATION): format!(r#"["{address}/16"]"#)});
     let networks = json!([{"name": "net1", "multus": {"networkName": hosted.network}}]);
@@ -57,14 +58,15 @@ pub(super) async fn recorded_machine(hosted: &Hosted, name: &str, address: &str)
     hosted.machines.create(&PostParams::default(), &object(KUBEVIRT_MACHINE, machine)).await.unwrap();
 }
 
-/// Starts a machine of a NodePool without a pool, and writes the record of an address into it.
+/// Starts a machine of a NodePool without a pool, and writes the record of an address into its KubevirtMachine.
 async fn recorded_guest(hosted: &Hosted, address: &str) {
     hosted.node_pool("others", 1, &json!({})).await;
     hosted.until_running("others-0").await;
     record(hosted, "others-0", address).await;
 }
 
-/// Asserts that the next machines of NodePool `workers` get all addresses from 10.0.0.8 to 10.0.0.11 but this one.
+/// Asserts that three new machines of NodePool `workers` get the addresses from 10.0.0.8 to 10.0.0.11, except
+/// `recorded`.
 async fn until_others_are_allocated(hosted: &Hosted, recorded: &str) {
     hosted.scale("workers", 3).await;
     let mut addresses = BTreeSet::from([recorded.to_owned()]);
@@ -175,7 +177,7 @@ pub async fn a_pool_whose_node_pool_is_created_later_allocates_no_recorded_addre
     installed.stop().await;
 }
 
-pub async fn a_pool_that_gets_its_selector_allocates_no_recorded_address(cluster: &Cluster) {
+pub async fn a_pool_that_gets_a_selector_later_allocates_no_recorded_address(cluster: &Cluster) {
     let hosted = Hosted::plain(cluster).await;
     let installed = Installed::start(cluster).await;
     let spec = PoolSpec { node_pool_ref: None, ..hosted.spec("p", &["10.0.0.8/31"]) };
@@ -192,7 +194,7 @@ pub async fn a_pool_that_gets_its_selector_allocates_no_recorded_address(cluster
     installed.stop().await;
 }
 
-pub async fn a_record_that_is_written_after_its_pool_reserves_its_address_and_is_no_duplicate(cluster: &Cluster) {
+pub async fn a_record_that_is_newer_than_its_pool_reserves_its_address_and_is_not_a_duplicate(cluster: &Cluster) {
     let hosted = Hosted::new(cluster).await;
     let installed = Installed::start(cluster).await;
     hosted.node_pool("workers", 0, &json!({})).await;
@@ -214,7 +216,7 @@ pub async fn a_record_that_is_written_after_its_pool_reserves_its_address_and_is
     installed.stop().await;
 }
 
-/// Waits until the pool counts this number of addresses that objects record and no machine holds.
+/// Waits until the pool counts this number of addresses that have a record but no holder.
 async fn until_reserved_by_record(hosted: &Hosted, addresses: &str) {
     poll(&format!("{addresses} recorded addresses"), async || {
         (hosted.pools.get("workers").await.unwrap().status?.families[0].by_record == addresses).then_some(())
@@ -222,7 +224,7 @@ async fn until_reserved_by_record(hosted: &Hosted, addresses: &str) {
     .await;
 }
 
-pub async fn a_conflict_ends_when_the_record_of_the_other_machine_is_right_again(cluster: &Cluster) {
+pub async fn a_conflict_ends_when_the_record_of_the_other_machine_is_corrected(cluster: &Cluster) {
     let hosted = Hosted::new(cluster).await;
     let installed = Installed::start(cluster).await;
     hosted.node_pool("workers", 0, &json!({})).await;
@@ -248,8 +250,8 @@ pub async fn a_conflict_ends_when_the_record_of_the_other_machine_is_right_again
     })
     .await;
     hosted.until_no_condition("workers", "DuplicateRecords").await;
-    // After workers-1 is deleted, the address stays reserved for workers-0, which once recorded it. HyperShift creates a new
-    // machine for workers-1.
+    // After workers-1 is deleted, its address stays reserved for workers-0, which recorded this address before.
+    // HyperShift replaces workers-1 with a new machine.
     hosted.delete("workers-1").await;
     until_reserved_by_record(&hosted, "1").await;
     assert_eq!(hosted.address_of("workers-3").await, "10.0.0.11");
@@ -322,11 +324,11 @@ pub async fn a_machine_that_runs_when_its_pool_is_created_is_left_alone_until_it
     let cpu = json!({"spec": {"template": {"spec": {"domain": {"cpu": {"cores": 2}}}}}});
     let changed = merge(&hosted.vms, "workers-0", &cpu).await;
     assert_eq!(template(&changed), json!([null, null]));
-    // A new machine is served.
+    // The next machine is served.
     installed.until_asked(&hosted, "workers").await;
     hosted.scale("workers", 3).await;
     assert_eq!(hosted.address_of("workers-2").await, "10.0.0.8");
-    // The machine is served after its annotation is removed, or when it is created again.
+    // A machine that is left alone is served after its annotation is removed, or after the machine is created again.
     let freed = json!({"metadata": {"annotations": {(LEFT_ALONE_ANNOTATION): null}}});
     merge(&hosted.vms, "workers-0", &freed).await;
     hosted.until_event("workers-0", "NetworkDataMissing").await;
@@ -354,7 +356,7 @@ async fn recorded_and_excluded(hosted: &Hosted) {
     hosted.pools.create(&PostParams::default(), &StaticIPPool::new("p", spec)).await.unwrap();
 }
 
-pub async fn a_machine_with_a_record_of_an_excluded_address_gets_it_when_the_exclusion_ends(cluster: &Cluster) {
+pub async fn a_machine_that_records_an_excluded_address_gets_the_address_when_the_exclusion_ends(cluster: &Cluster) {
     let hosted = Hosted::plain(cluster).await;
     let installed = Installed::start(cluster).await;
     recorded_and_excluded(&hosted).await;
@@ -516,13 +518,13 @@ async fn until_selected(hosted: &Hosted) {
     .await;
 }
 
-/// Creates a VirtualMachine without a KubevirtMachine that pool `p` selects.
+/// Creates a VirtualMachine without a KubevirtMachine. Pool `p` selects the VirtualMachine.
 async fn create_vm(hosted: &Hosted, name: &str) -> DynamicObject {
     let vm = hosted.vm(name, &json!({"pool": "p"}), &json!({"userData": "#cloud-config"}));
     hosted.vms.create(&PostParams::default(), &vm).await.unwrap()
 }
 
-/// What a backup keeps of an object.
+/// Returns the metadata that a backup keeps of an object: name, labels and annotations.
 fn backup(metadata: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta) -> Value {
     json!({"name": metadata.name, "labels": metadata.labels, "annotations": metadata.annotations})
 }
@@ -586,7 +588,7 @@ pub async fn restored_machines_keep_their_addresses(cluster: &Cluster) {
     installed.stop().await;
 }
 
-pub async fn a_restored_machine_gets_another_address_when_its_own_is_in_use(cluster: &Cluster) {
+pub async fn a_restored_machine_gets_another_address_when_its_earlier_address_is_in_use(cluster: &Cluster) {
     let hosted = Hosted::plain(cluster).await;
     let selector = serde_json::from_value(json!({"matchLabels": {"pool": "p"}})).unwrap();
     let spec = PoolSpec { node_pool_ref: None, machine_selector: Some(selector), ..hosted.spec("p", &["10.0.0.8/29"]) };
@@ -639,11 +641,11 @@ pub async fn an_ipaddress_without_a_claim_reserves_its_address_until_it_is_delet
     poll("three reserved addresses", async || (reserved().await? == "3").then_some(())).await;
     site.claim("new", &json!({})).await;
     assert_eq!(site.address_of("new").await, "10.0.0.11");
-    // The claim of an IPAddress is created, and gets the address of this IPAddress.
+    // Claim `b` is created, and gets the address of IPAddress `b`, which existed before the claim.
     site.claim("b", &json!({})).await;
     assert_eq!(site.address_of("b").await, "10.0.0.9");
     poll("two reserved addresses", async || (reserved().await? == "2").then_some(())).await;
-    // An IPAddress is deleted.
+    // After the deletion of IPAddress `a`, its address is free.
     site.addresses.delete("a", &DeleteParams::default()).await.unwrap();
     site.claim("last", &json!({})).await;
     assert_eq!(site.address_of("last").await, "10.0.0.8");

@@ -33,12 +33,12 @@ async fn site(cluster: &Cluster, addresses: &[&str]) -> (Site, Controller) {
     (site, controller)
 }
 
-/// The conditions of a claim.
+/// Returns the conditions of a claim.
 fn conditions(claim: &DynamicObject) -> Vec<Value> {
     claim.data["status"]["conditions"].as_array().cloned().unwrap_or_default()
 }
 
-/// The condition `Paused` of a claim. Null: the claim has none.
+/// The condition `Paused` of a claim. Null: the claim does not have the condition.
 fn paused_condition(claim: &DynamicObject) -> Value {
     conditions(claim).into_iter().find(|condition| condition["type"] == "Paused").unwrap_or_default()
 }
@@ -168,13 +168,13 @@ pub async fn a_claim_gets_an_address_with_the_prefix_length_32_or_128_or_0(clust
     assert_eq!(leases().await, expected_leases);
 }
 
-pub async fn a_full_pool_grows_by_a_second_subnet_whose_records_are_adopted_first(cluster: &Cluster) {
+pub async fn an_exhausted_pool_that_gets_a_second_subnet_first_adopts_the_records_in_this_subnet(cluster: &Cluster) {
     let (site, _controller) = site(cluster, &["10.0.0.8"]).await;
     site.claim("a", &json!({})).await;
     assert_eq!(site.address_of("a").await, "10.0.0.8");
     site.claim("b", &json!({})).await;
     assert_eq!(site.until_not_ready("b", "PoolExhausted").await, exhausted(&site));
-    // An IPAddress without its claim. No pool has its address yet.
+    // This IPAddress has no claim, and no pool has its address yet.
     let lone = json!({
         "metadata": {"name": "lone"},
         "spec": {
@@ -198,7 +198,7 @@ pub async fn a_full_pool_grows_by_a_second_subnet_whose_records_are_adopted_firs
         rows.push(json!([spec["address"], spec["prefix"], spec["gateway"]]));
     }
     assert_eq!(rows, [json!(["10.0.0.8", 16, "10.0.0.1"]), json!(["10.1.0.10", 24, "10.1.0.9"])]);
-    // A released address of the first subnet comes first.
+    // A released address of the first subnet is allocated before an address of the second subnet.
     site.delete("a").await;
     site.until_gone("a").await;
     site.claim("c", &json!({})).await;
@@ -206,7 +206,7 @@ pub async fn a_full_pool_grows_by_a_second_subnet_whose_records_are_adopted_firs
     assert_eq!(site.held().await, self::rows([("10.0.0.8", "c"), ("10.1.0.10", "b")]));
 }
 
-/// A user creates claims that look like the claims of the controller for machines.
+/// A user creates claims that look like those that the controller creates for machines.
 pub async fn a_claim_that_names_another_claim_as_a_machine_releases_no_address(cluster: &Cluster) {
     let (site, controller) = site(cluster, &["10.0.0.8/32"]).await;
     let claim = site.claim("a", &json!({})).await;
@@ -257,7 +257,7 @@ pub async fn an_ipaddress_takes_no_address_of_a_pool_of_another_namespace(cluste
     other.pools.create(&PostParams::default(), &StaticIPPool::new("p", spec)).await.unwrap();
     let mut controller = Controller::of(cluster, "");
     controller.until_ready().await;
-    // A pool of another interface, and one that does not exist.
+    // Pool `p2` is for another interface, and pool `none` does not exist.
     let spec = PoolSpec { interface: Some("eno102".to_owned()), ..other.spec(&["10.0.1.0/31"]) };
     other.pools.create(&PostParams::default(), &StaticIPPool::new("p2", spec)).await.unwrap();
     let namespace = &other.namespace;
@@ -285,7 +285,7 @@ pub async fn an_ipaddress_takes_no_address_of_a_pool_of_another_namespace(cluste
     assert_eq!(other.held().await, rows([]));
 }
 
-pub async fn a_claim_on_an_exhausted_pool_gets_the_address_of_a_deleted_one(cluster: &Cluster) {
+pub async fn a_claim_on_an_exhausted_pool_gets_the_address_of_a_deleted_claim(cluster: &Cluster) {
     let (site, _controller) = site(cluster, &["10.0.0.8/32"]).await;
     site.claim("a", &json!({})).await;
     assert_eq!(site.address_of("a").await, "10.0.0.8");
@@ -305,7 +305,7 @@ pub async fn a_claim_on_an_exhausted_pool_gets_the_address_of_a_deleted_one(clus
     site.until_empty().await;
 }
 
-pub async fn the_leases_of_deleted_claims_end_except_the_last_one_of_a_name_in_a_sticky_pool(cluster: &Cluster) {
+pub async fn leases_of_deleted_claims_are_deleted_except_the_last_lease_of_a_name_in_a_sticky_pool(cluster: &Cluster) {
     let (site, _controller) = site(cluster, &["10.0.0.8-10.0.0.31"]).await;
     let spec = PoolSpec { sticky: true, ..site.spec(&["10.0.0.32-10.0.0.63"]) };
     site.pools.create(&PostParams::default(), &StaticIPPool::new("sticky", spec)).await.unwrap();
@@ -327,7 +327,7 @@ pub async fn the_leases_of_deleted_claims_end_except_the_last_one_of_a_name_in_a
     .await;
 }
 
-pub async fn a_claim_with_unreadable_managed_fields_is_released(cluster: &Cluster) {
+pub async fn a_deleted_claim_with_unreadable_managed_fields_is_released(cluster: &Cluster) {
     let (site, _controller) = site(cluster, &["10.0.0.8/32"]).await;
     site.claim("a", &json!({})).await;
     site.address_of("a").await;
@@ -359,13 +359,13 @@ pub async fn a_grown_pool_serves_claims_in_the_order_of_their_creation(cluster: 
     assert_eq!(site.given().await, expected);
 }
 
-pub async fn a_claim_of_a_paused_or_absent_cluster_waits_for_it(cluster: &Cluster) {
+pub async fn a_claim_waits_while_its_cluster_is_paused_or_absent(cluster: &Cluster) {
     let (site, _controller) = site(cluster, &["10.0.0.8/29"]).await;
     create(&site.clusters, json!({"metadata": {"name": "paused"}, "spec": {"paused": true}})).await;
     site.claim("a", &json!({"spec": {"clusterName": "paused"}})).await;
     site.claim("b", &json!({"metadata": {"labels": {"cluster.x-k8s.io/cluster-name": "absent"}}})).await;
     site.claim("c", &json!({"metadata": {"annotations": {"cluster.x-k8s.io/paused": "true"}}})).await;
-    // A claim that was created later is served. So the controller has had the time to serve the earlier claims.
+    // The later claim `d` is served. So the controller has had the time to serve the earlier claims.
     site.claim("d", &json!({})).await;
     site.address_of("d").await;
     let paused = format!("Cluster {}/paused is paused", site.namespace);
@@ -389,7 +389,7 @@ pub async fn a_claim_of_a_paused_or_absent_cluster_waits_for_it(cluster: &Cluste
         let is_running = |claim: &DynamicObject| paused_condition(claim)["reason"] == "NotPaused";
         until(&site.claims, name, is_running).await;
     }
-    // A Cluster is deleted before the claims of its machines.
+    // The Cluster is deleted before the claims of its machines are deleted.
     site.clusters.delete("absent", &DeleteParams::default()).await.unwrap();
     site.delete("b").await;
     site.until_gone("b").await;
@@ -412,7 +412,7 @@ pub async fn a_claim_on_a_pool_of_two_families_selects_one_family(cluster: &Clus
     assert_eq!(site.address_of("b").await, "10.0.0.8");
 }
 
-pub async fn a_claim_is_served_after_its_pool_has_only_one_family(cluster: &Cluster) {
+pub async fn a_claim_is_served_after_its_pool_has_lost_the_second_family(cluster: &Cluster) {
     let (site, _controller) = site(cluster, &["10.0.0.8/30", "fd00::8/125"]).await;
     site.claim("a", &json!({})).await;
     site.until_not_ready("a", "PoolNotReady").await;
@@ -431,7 +431,7 @@ pub async fn a_claim_with_a_mistake_in_its_pool_reference_has_a_condition_and_ge
         assert_eq!(site.until_not_ready(claim, "AllocationFailed").await, expected);
         assert_eq!(site.claims.get(claim).await.unwrap().finalizers(), &[] as &[String]);
     }
-    // The claim of another provider stays as it is.
+    // Claim `c`, whose pool belongs to another provider, stays as it is.
     site.claim("c", &json!({"spec": {"poolRef": {"apiGroup": "ipam.cluster.x-k8s.io"}}})).await;
     site.claim("d", &json!({})).await;
     assert_eq!(site.address_of("d").await, "10.0.0.8");
@@ -474,7 +474,7 @@ pub async fn a_global_pool_serves_claims_of_every_namespace(cluster: &Cluster) {
     drop(controllers);
 }
 
-pub async fn a_claim_of_machine_api_is_released_after_its_machine(cluster: &Cluster) {
+pub async fn a_claim_of_machine_api_is_released_after_machine_api_has_removed_its_finalizer(cluster: &Cluster) {
     let (site, _controller) = site(cluster, &["10.0.0.8/32"]).await;
     let old = Site::of(cluster, &site.namespace, "v1beta1");
     let theirs = "machine.openshift.io/ip-claim-protection";
@@ -487,7 +487,7 @@ pub async fn a_claim_of_machine_api_is_released_after_its_machine(cluster: &Clus
     site.claim("b", &json!({})).await;
     site.until_not_ready("b", "PoolExhausted").await;
     site.delete("a").await;
-    // The machine still uses the address. A claim that is created later is rejected, so the address was not released meanwhile.
+    // The machine still uses the address. Claim `c` finds the pool exhausted, so the address has not been released.
     site.claim("c", &json!({})).await;
     site.until_not_ready("c", "PoolExhausted").await;
     assert_eq!(site.held().await, rows([("10.0.0.8", "a")]));
@@ -525,7 +525,7 @@ async fn create_address_of(site: &Site, (name, pool): (&str, &str), uid: Option<
 }
 
 pub async fn a_moved_claim_keeps_its_address(cluster: &Cluster) {
-    // Once without a leader, and once with a leader.
+    // The claim is moved once while no leader runs, and once while a leader runs.
     for is_leading in [false, true] {
         let site = Site::new(cluster).await;
         let mut controller = is_leading.then(|| Controller::start(cluster, &site));
@@ -585,7 +585,7 @@ pub async fn an_ipaddress_that_is_removed_by_force_is_written_again(cluster: &Cl
     assert_eq!(after.data["spec"]["address"], "10.0.0.8");
 }
 
-pub async fn a_claim_that_is_removed_by_force_leaves_nothing_behind(cluster: &Cluster) {
+pub async fn a_claim_that_is_removed_by_force_leaves_no_lease_and_no_ipaddress(cluster: &Cluster) {
     let (site, controller) = site(cluster, &["10.0.0.8/30"]).await;
     for name in ["a", "b"] {
         site.claim(name, &json!({})).await;
@@ -629,7 +629,8 @@ pub async fn a_new_claim_does_not_take_over_the_ipaddress_of_a_deleted_claim_of_
     until_only(&site, "a").await;
 }
 
-/// A paused leader sends the request for an IPAddress. It arrives after another leader has released the address.
+/// A paused leader sends the request for an IPAddress. The request arrives after another leader has released the
+/// address.
 pub async fn a_late_ipaddress_of_a_deleted_claim_is_removed(cluster: &Cluster) {
     let (site, controller) = site(cluster, &["10.0.0.8/30"]).await;
     let uid = site.claim("a", &json!({})).await.uid();
@@ -645,8 +646,8 @@ pub async fn a_late_ipaddress_of_a_deleted_claim_is_removed(cluster: &Cluster) {
         wait(&site.addresses, "a", |address: Option<&DynamicObject>| address.is_none()).await;
     }
     until_only(&site, "b").await;
-    // The late IPAddress arrives after a new claim of the same name. The claim gets an IPAddress with another address, and the
-    // late one is deleted.
+    // The late IPAddress arrives after a new claim of the same name. The claim gets an IPAddress with another address,
+    // and the late IPAddress is deleted.
     drop(controller);
     let new = site.claim("a", &json!({})).await.uid();
     create_address(&site, "a", uid.as_ref(), "10.0.0.8").await;
@@ -667,7 +668,7 @@ pub async fn a_late_ipaddress_of_a_deleted_claim_is_removed(cluster: &Cluster) {
     assert_eq!((&*duplicates.status, &*duplicates.reason), ("False", "NoDuplicates"));
 }
 
-pub async fn a_watch_filter_excludes_other_claims(cluster: &Cluster) {
+pub async fn with_a_watch_filter_claims_without_its_label_are_not_served(cluster: &Cluster) {
     let site = Site::new(cluster).await;
     let label = json!({"metadata": {"labels": {"cluster.x-k8s.io/watch-filter": "blue"}}});
     let mut pool = StaticIPPool::new("p", site.spec(&["10.0.0.8/30"]));
@@ -698,7 +699,7 @@ pub async fn an_ipaddress_of_another_provider_stays_as_it_is(cluster: &Cluster) 
     assert_eq!(site.addresses.get("a").await.unwrap(), theirs);
 }
 
-pub async fn a_claim_gets_the_address_that_its_pool_keeps_for_its_name(cluster: &Cluster) {
+pub async fn a_claim_gets_the_address_that_its_pool_pre_allocates_for_its_name(cluster: &Cluster) {
     let site = Site::new(cluster).await;
     let kept = [("db", "10.0.0.4"), ("web", "10.0.0.8")].map(|(name, address)| (name.to_owned(), address.to_owned()));
     let spec = site.spec(&["10.0.0.8/31"]);
@@ -763,7 +764,7 @@ async fn try_write(site: &Site, address: &str, holder: &str) -> Result<(), Strin
     written.map(drop).map_err(|error| error.to_string())
 }
 
-pub async fn a_policy_that_refuses_the_leases_of_one_claim_keeps_no_other_claim_waiting(cluster: &Cluster) {
+pub async fn a_policy_that_refuses_the_leases_of_one_claim_does_not_delay_other_claims(cluster: &Cluster) {
     let (site, _controller) = site(cluster, &["10.0.0.8/30"]).await;
     let namespace = site.namespace.clone();
     let of_claim = move |lease: &Value| {

@@ -68,7 +68,7 @@ pub async fn the_address_of_a_claim_whose_finalizers_were_removed_is_free_after_
     }
 }
 
-pub async fn a_claim_that_is_created_again_gets_an_ipaddress_of_its_own(cluster: &Cluster) {
+pub async fn a_claim_that_is_created_again_gets_a_new_ipaddress(cluster: &Cluster) {
     for policy in POLICIES {
         let (site, _collector) = abandoned(cluster, &policy).await;
         let before = site.addresses.get("a").await.unwrap().uid();
@@ -83,7 +83,8 @@ pub async fn a_claim_that_is_created_again_gets_an_ipaddress_of_its_own(cluster:
     }
 }
 
-/// A leader stops between the deletion of an IPAddress and the removal of its finalizer. Meanwhile the claim is gone.
+/// A leader crashes after the deletion of an IPAddress, but before it removes the finalizer of the IPAddress. The claim
+/// is deleted meanwhile.
 pub async fn a_later_leader_completes_the_deletion_of_an_ipaddress_that_an_earlier_leader_began(cluster: &Cluster) {
     let (site, _collector) = abandoned(cluster, &PropagationPolicy::Background).await;
     site.addresses.delete("a", &DeleteParams::default()).await.unwrap();

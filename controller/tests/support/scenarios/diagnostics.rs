@@ -12,7 +12,7 @@ use crate::support::Cluster;
 use crate::support::http::get;
 use crate::support::server::TOKEN;
 
-pub async fn metrics_need_a_token_of_a_user_who_may_read_them(cluster: &Cluster) {
+pub async fn metrics_need_the_token_of_a_user_with_the_right_to_read_them(cluster: &Cluster) {
     let (phase, phases) = watch::channel(Phase::Serving);
     let (_ready, is_ready) = watch::channel(true);
     let metrics = Arc::new(Metrics::default());

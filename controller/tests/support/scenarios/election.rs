@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 
 use crate::support::{Cluster, SYSTEM};
 
-// Long enough that a candidate on a busy machine does not lose the Lease by delay.
+// With this duration, a candidate on a busy machine does not lose the Lease because of a delay.
 const DURATION: Duration = Duration::from_secs(10);
 
 /// A running candidate.
@@ -47,7 +47,7 @@ async fn holder(leases: &Api<Lease>, name: &str) -> Option<String> {
     leases.get(name).await.unwrap().spec.unwrap().holder_identity.filter(|holder| !holder.is_empty())
 }
 
-pub async fn one_candidate_leads_and_another_follows_it(cluster: &Cluster) {
+pub async fn a_second_candidate_leads_after_the_first_candidate_stops(cluster: &Cluster) {
     let leases: Api<Lease> = Api::namespaced(cluster.client(), SYSTEM);
     let mut first = Running::start(cluster, "one-leads", "first");
     first.until(true).await;
@@ -78,7 +78,7 @@ pub async fn a_leader_whose_lease_is_taken_stops_leading(cluster: &Cluster) {
 pub async fn only_one_of_many_candidates_leads_at_a_time(cluster: &Cluster) {
     let names = ["a", "b", "c"];
     let mut candidates: Vec<Running> = names.iter().map(|name| Running::start(cluster, "one-of-many", name)).collect();
-    // At any time only one candidate leads. It stops, and the next one leads.
+    // Only one candidate leads at any time. After the leader has stopped, another candidate leads.
     while !candidates.is_empty() {
         let waits = candidates.iter_mut().map(|candidate| Box::pin(candidate.until(true)));
         let ((), leader, rest) = futures::future::select_all(waits).await;

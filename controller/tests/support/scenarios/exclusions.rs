@@ -33,7 +33,7 @@ impl Pools {
         }
     }
 
-    /// Replaces the exclusions, as `kubectl edit`.
+    /// Replaces the exclusions, as `kubectl edit` does.
     async fn edit(&self, name: &str, exclusions: &[&str]) -> Value {
         let patch = Patch::Merge(json!({"spec": {"excludedAddresses": exclusions}}));
         let params = PatchParams { field_manager: Some("edit".to_owned()), ..PatchParams::default() };
@@ -42,7 +42,9 @@ impl Pools {
 }
 
 /// Tests the statements of `docs/upgrade.md` about the managers of `excludedAddresses`.
-pub async fn managers_of_the_exclusions_own_one_list_before_and_their_own_items_after_the_upgrade(cluster: &Cluster) {
+pub async fn field_managers_own_the_list_of_exclusions_before_the_upgrade_and_single_items_afterwards(
+    cluster: &Cluster,
+) {
     let namespace = cluster.namespace().await;
     let kind = ApiResource::erase::<StaticIPPool>(&());
     let pools = Pools { pools: Api::namespaced_with(cluster.client(), &namespace, &kind), kind };
@@ -51,7 +53,7 @@ pub async fn managers_of_the_exclusions_own_one_list_before_and_their_own_items_
         json!(format!("Apply failed with 1 conflict: conflict with {manager}: .spec.excludedAddresses"))
     };
     later::apply(cluster, earlier_definition()).await;
-    // A real API server uses a changed definition some time later.
+    // A real API server uses a changed CRD some time later.
     poll("a conflict of the earlier definition", async || {
         pools.apply("p", "one", eight).await;
         (pools.apply("p", "two", nine).await == conflict("\"one\"")).then_some(())
@@ -76,7 +78,7 @@ pub async fn managers_of_the_exclusions_own_one_list_before_and_their_own_items_
     })
     .await;
     let mut after = Vec::new();
-    // The only manager changes its list, which it has owned since before the upgrade.
+    // The only manager changes its list. It has owned the list since before the upgrade.
     after.push(pools.apply("alone", "one", nine).await);
     after.push(pools.apply("alone", "one", &[]).await);
     // A manager removes its items, and the items of another manager stay.
@@ -104,8 +106,8 @@ pub async fn managers_of_the_exclusions_own_one_list_before_and_their_own_items_
         json!(both),
         Value::Null,
         json!(both),
-        // The item of the first manager is gone, too: this manager still owns the whole list, as before the upgrade, and no
-        // single item.
+        // The item of the first manager is gone, too, because this manager still owns the whole list, as before the
+        // upgrade, and no single item.
         Value::Null,
         json!(both),
         json!(both),

@@ -15,7 +15,7 @@ use crate::support::hosted::kubevirt::FINALIZER;
 use crate::support::hosted::provider::{PATCH_ANNOTATION, object};
 use crate::support::hosted::{Hosted, USER_DATA, is_running, mutator, provisioned};
 
-/// A change of the VirtualMachines of a NodePool.
+/// Returns the changes of a NodePool that patch its VirtualMachines.
 fn patched(patch: &Value) -> Value {
     json!({"metadata": {"annotations": {PATCH_ANNOTATION: patch.to_string()}}})
 }
@@ -59,7 +59,7 @@ pub async fn a_node_pool_has_machines_with_the_labels_of_hypershift(cluster: &Cl
 
 const MAC: &str = "02:00:00:aa:bb:cc";
 
-/// A VirtualMachine with a cloud-init volume and an interface.
+/// Returns a VirtualMachine with a cloud-init volume and an interface.
 fn vm(name: &str, source: Value) -> DynamicObject {
     let volumes = json!([{"name": "cloudinitvolume", "cloudInitConfigDrive": source}]);
     let interfaces = json!([
@@ -149,7 +149,7 @@ pub async fn a_halted_machine_has_no_guest_until_it_is_started(cluster: &Cluster
     hosted.until_gone(&hosted.instances, "halted").await;
 }
 
-pub async fn a_changed_template_reaches_a_guest_with_its_restart_and_not_with_a_migration(cluster: &Cluster) {
+pub async fn a_changed_template_reaches_a_guest_at_a_restart_but_not_at_a_migration(cluster: &Cluster) {
     let hosted = Hosted::new(cluster).await;
     let [(first, _), (second, _)] =
         [create_secret(&hosted, "first", "10.0.0.5").await, create_secret(&hosted, "second", "10.0.0.6").await];
@@ -236,7 +236,7 @@ pub async fn a_virtual_machine_that_is_gone_is_created_again(cluster: &Cluster) 
     assert_eq!(hosted.machines.get("workers-0").await.unwrap().uid(), machine);
 }
 
-pub async fn a_machine_is_gone_before_its_guest_has_ended(cluster: &Cluster) {
+pub async fn a_kubevirt_machine_can_be_gone_before_its_guest_has_ended(cluster: &Cluster) {
     let hosted = Hosted::new(cluster).await;
     hosted.node_pool("workers", 1, &json!({})).await;
     hosted.until_running("workers-0").await;

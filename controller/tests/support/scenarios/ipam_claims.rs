@@ -90,7 +90,7 @@ pub async fn ipam_claims_that_no_pool_serves_stay_unchanged(cluster: &Cluster) {
     assert_eq!(tenant.site.held().await, rows([("10.0.0.8", "later")]));
 }
 
-pub async fn an_ipam_claim_on_an_exhausted_pool_gets_the_address_of_a_deleted_one(cluster: &Cluster) {
+pub async fn an_ipam_claim_on_an_exhausted_pool_gets_the_address_of_a_deleted_claim(cluster: &Cluster) {
     let (tenant, _controller) = tenant(cluster, &["10.0.0.8/32"]).await;
     tenant.claim("a", &json!({})).await;
     assert_eq!(tenant.ips_of("a").await, ["10.0.0.8/16"]);
@@ -108,7 +108,7 @@ pub async fn an_ipam_claim_on_an_exhausted_pool_gets_the_address_of_a_deleted_on
     tenant.site.until_empty().await;
 }
 
-pub async fn an_ipam_claim_keeps_its_address_while_guests_come_and_go(cluster: &Cluster) {
+pub async fn an_ipam_claim_keeps_its_address_when_guests_start_and_end(cluster: &Cluster) {
     let (tenant, controller) = tenant(cluster, &["10.0.0.8/30"]).await;
     tenant.start("a", "uid-a").await;
     tenant.claim("a", &json!({"metadata": {"finalizers": [PERSISTENT]}})).await;
@@ -142,13 +142,13 @@ pub async fn an_ipam_claim_keeps_its_address_while_guests_come_and_go(cluster: &
     let status = tenant.claims.get("a.net1").await.unwrap().data["status"].clone();
     assert_eq!(status["ips"], claim.data["status"]["ips"]);
     assert_eq!(status["ownerPod"], json!({"name": "virt-launcher-a-2"}));
-    // A status that is lost is written again.
+    // The leader writes a lost status again.
     let lost = Patch::Merge(json!({"status": {"ips": []}}));
     tenant.claims.patch_status("a.net1", &PatchParams::default(), &lost).await.unwrap();
     until(&tenant.claims, "a.net1", |claim| claim.data["status"]["ips"] == json!(["10.0.0.8/16"])).await;
 }
 
-pub async fn the_address_of_a_deleted_ipam_claim_is_free_only_after_its_guest(cluster: &Cluster) {
+pub async fn the_address_of_a_deleted_ipam_claim_is_free_only_after_its_guest_has_ended(cluster: &Cluster) {
     let (tenant, _controller) = tenant(cluster, &["10.0.0.8/32"]).await;
     tenant.claim("a", &json!({"metadata": {"finalizers": [PERSISTENT]}})).await;
     tenant.ips_of("a").await;
@@ -160,7 +160,7 @@ pub async fn the_address_of_a_deleted_ipam_claim_is_free_only_after_its_guest(cl
     // The program that creates the claims removes its own finalizer too early, while the guest still runs.
     let ours = json!({"metadata": {"finalizers": ["ipam.glowplug.dev/release-address"]}});
     tenant.merge("a", &ours).await;
-    // A claim on another pool that was created later is served. So the controller has had the time to release the address.
+    // A later claim on another pool is served. So the controller has had the time to release the address.
     tenant.site.pools.create(&PostParams::default(), &StaticIPPool::new("q", other(&tenant))).await.unwrap();
     let pool = json!({"spec": {"poolRef": {"name": "q"}}});
     tenant.site.claim("later", &pool).await;
@@ -172,7 +172,7 @@ pub async fn the_address_of_a_deleted_ipam_claim_is_free_only_after_its_guest(cl
     assert_eq!(tenant.ips_of("b").await, ["10.0.0.8/16"]);
 }
 
-/// A pool on another network.
+/// The specification of a pool on another network.
 fn other(tenant: &Tenant) -> PoolSpec {
     PoolSpec { network: format!("{}/vlan20", tenant.site.namespace), ..tenant.site.spec(&["10.0.0.40/32"]) }
 }
@@ -206,7 +206,7 @@ pub async fn ipam_claims_keep_the_addresses_that_they_have_when_a_leader_starts(
     let _controller = Controller::start(cluster, &tenant.site);
     assert_eq!(tenant.ips_of("new").await, ["10.0.0.10/16"]);
     assert_eq!(tenant.ips_of("a").await, ["10.0.0.8/16"]);
-    // Two claims record one address, and no record shows which of them uses the address.
+    // Two claims record one address, and no record shows which of the claims uses the address.
     let namespace = &tenant.site.namespace;
     for vm in ["b", "twin"] {
         let message = tenant.until_failed(vm, "IPAddressConflict").await;
@@ -279,7 +279,7 @@ pub async fn an_ipam_claim_gets_the_addresses_that_it_requests_or_that_its_pool_
 
 pub async fn a_global_pool_serves_the_ipam_claims_of_every_namespace(cluster: &Cluster) {
     let (one, two) = (Tenant::without_network(cluster).await, Tenant::without_network(cluster).await);
-    // All scenarios of a server share the names of networks and of global pools.
+    // Networks and global pools need names that no other scenario of the same server uses.
     let name = format!("p-{}", one.site.namespace);
     one.create_network(&name).await;
     let network = network_of(&name);
@@ -330,10 +330,10 @@ pub async fn an_ipam_claim_with_many_owners_is_released_after_the_last_guest(clu
     tenant.ips_of("a").await;
     tenant.start("v17", "uid-17").await;
     tenant.delete("a").await;
-    // One of the guests still runs, so its address is not free for claim `b`.
+    // One of the guests of claim `a` still runs, so the address is not free for claim `b`.
     tenant.claim("b", &json!({})).await;
     tenant.until_failed("b", "SubnetExhausted").await;
-    // Without its finalizer, the claim is gone at once. The leader still knows its owners.
+    // Without its finalizer, the claim is gone at once. The leader still knows the owners of the claim.
     tenant.merge("a", &json!({"metadata": {"finalizers": null}})).await;
     tenant.until_gone("a").await;
     // Claims that are created later are processed. So the controller has had the time to release the address.
@@ -347,7 +347,7 @@ pub async fn an_ipam_claim_with_many_owners_is_released_after_the_last_guest(clu
     drop(controller);
 }
 
-pub async fn an_ipam_claim_that_is_removed_by_force_leaves_nothing_behind(cluster: &Cluster) {
+pub async fn the_lease_of_an_ipam_claim_that_is_removed_by_force_is_released_after_its_guest(cluster: &Cluster) {
     let (tenant, controller) = tenant(cluster, &["10.0.0.8/31"]).await;
     for vm in ["a", "b"] {
         tenant.claim(vm, &json!({})).await;
@@ -362,7 +362,7 @@ pub async fn an_ipam_claim_that_is_removed_by_force_leaves_nothing_behind(cluste
     tenant.merge("a", &force).await;
     let mut next = Controller::start(cluster, &tenant.site);
     next.until_ready().await;
-    // The guest of the other claim still runs.
+    // The guest of claim `b` still runs.
     while tenant.site.held().await != rows([("10.0.0.9", "b.net1")]) {
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     }

@@ -161,7 +161,7 @@ pub async fn an_object_of_another_kind_with_the_same_uid_is_another_holder(clust
     leader.release(fake).await.unwrap();
     let held = rows([("10.0.0.8", "worker-0", false), ("10.0.0.9", "worker-0", true)]);
     assert_eq!(stored(cluster.client(), &network).await, held);
-    // The next leader knows the kinds from the leases.
+    // The next leader reads the kinds of the holders from the leases.
     let mut next = Leader::start(cluster.controller(), pool(&network, &["10.0.0.8/31"])).await;
     assert_eq!(next.claim(own).await, Ok(addresses(["10.0.0.8"])));
 }

@@ -1,4 +1,5 @@
-//! Machines of OpenShift on vSphere: from a MachineSet to the kernel arguments of its virtual machines, and back.
+//! Machines of OpenShift on vSphere: from a MachineSet to the kernel arguments of its virtual machines, and the release
+//! of their addresses.
 
 use kube::ResourceExt;
 use kube::api::DeleteParams;
@@ -36,7 +37,7 @@ fn rows<const N: usize>(rows: [(&str, &str); N]) -> Vec<(String, String)> {
     rows.map(|(address, name)| (address.to_owned(), name.to_owned())).into()
 }
 
-pub async fn a_machine_set_on_vsphere_gets_addresses_and_reuses_them_after_its_machines(cluster: &Cluster) {
+pub async fn a_machine_set_on_vsphere_gets_addresses_and_reuses_those_of_deleted_machines(cluster: &Cluster) {
     let (site, _controller, mut machines) = site(cluster, "v1beta1", &["10.0.0.8/31"]).await;
     machines.scale("w", 1).await;
     machines.until_cloned(&["w-0"]).await;
@@ -73,13 +74,14 @@ pub async fn a_machine_set_on_vsphere_gets_addresses_and_reuses_them_after_its_m
     site.until_empty().await;
 }
 
-pub async fn a_machine_on_vsphere_that_waits_gets_the_address_of_a_deleted_one(cluster: &Cluster) {
+pub async fn a_waiting_machine_on_vsphere_gets_the_address_of_a_deleted_machine(cluster: &Cluster) {
     let (site, _controller, mut machines) = site(cluster, "v1beta1", &["10.0.0.8/32"]).await;
     machines.scale("w", 1).await;
     machines.until_cloned(&["w-0"]).await;
     machines.scale("w", 2).await;
     assert_eq!(machines.until_waiting("w-1", "PoolExhausted").await, exhausted(&site));
-    // The MachineSet replaces the deleted Machine by a third one. The second Machine is older, so it gets the address first.
+    // The MachineSet replaces the deleted Machine by a third Machine. The second Machine is older, so it gets the
+    // address first.
     machines.machines.delete("w-0", &DeleteParams::default()).await.unwrap();
     machines.until_cloned(&["w-1"]).await;
     assert_eq!(machines.vms["w-1"], kargs("10.0.0.8"));

@@ -8,10 +8,10 @@
 //! | a later admission step rejects the machine; a dry run | `a_virtual_machine_that_is_not_stored_takes_no_address` |
 //! | no replica responds | `without_a_replica_only_machines_of_served_namespaces_are_refused` |
 //! | the leader crashes after any write | `after_a_crash_*` in `tests/machines.rs` |
-//! | a leader resumes after another took over | `two_leaders_at_once_*` in `tests/machines.rs`, and of the ledger |
+//! | a leader resumes after another leader took over | `two_leaders_at_once_*` in `tests/machines.rs`, and the scenario of this name of the ledger |
 //! | a Secret is deleted by hand | `a_secret_that_is_deleted_by_hand_is_written_again` |
-//! | a Secret of another author has the name | `a_secret_of_another_author_stays_and_its_machine_gets_another_one` |
-//! | restart, migration, VirtualMachine created again | `a_machine_keeps_its_address_while_guests_come_and_go` |
+//! | a Secret of another author has the name | `a_secret_of_another_author_stays_and_the_machine_gets_another_secret` |
+//! | restart, migration, VirtualMachine created again | `a_machine_keeps_its_address_after_a_restart_a_migration_and_a_new_virtual_machine` |
 //! | a machine is deleted while no leader runs | `the_address_of_a_machine_that_is_deleted_while_no_replica_leads_is_released` |
 //! | the namespace of a hosted cluster is deleted | `leases_outlive_a_deleted_namespace_until_its_guests_have_ended` |
 //! | a pool shrinks or is deleted while in use | `a_machine_keeps_its_address_when_its_pool_shrinks_or_is_deleted` |
@@ -126,7 +126,7 @@ pub async fn a_machine_of_a_node_pool_starts_with_its_address(cluster: &Cluster)
     assert_eq!(serde_json::to_value(holder).unwrap(), expected);
     hosted.until_event("workers-0", "IPAddressAllocated").await;
 
-    // A guest reads the changed gateway of its pool at its next start.
+    // When the gateway of a pool changes, a guest reads the new gateway at its next start.
     let gateway = Patch::Merge(json!({"spec": {"gateway": ["10.0.0.2"]}}));
     hosted.pools.patch("workers", &PatchParams::default(), &gateway).await.unwrap();
     poll("the Secret with the new gateway", async || {
@@ -187,7 +187,7 @@ pub async fn a_machine_keeps_network_data_of_its_own_and_no_other_machine_gets_i
     assert_eq!(drive.network_data, Some(document.into_bytes()));
     assert_eq!(drive.addresses()[0].1, "10.0.0.8");
     assert_eq!(hosted.held().await, []);
-    // The next machine gets another address, and so does a later machine under the next leader.
+    // The next machine gets another address. A later machine, which another leader serves, also gets another address.
     hosted.set_cloud_init(Value::Null);
     hosted.scale("workers", 2).await;
     assert_eq!(hosted.address_of("workers-1").await, "10.0.0.9");
@@ -202,8 +202,8 @@ pub async fn a_machine_keeps_network_data_of_its_own_and_no_other_machine_gets_i
     hosted.scale("workers", 3).await;
     installed.lead().await;
     assert_eq!(hosted.address_of("workers-2").await, "10.0.0.10");
-    // The address is free after the machine is gone. HyperShift replaces the machine, and the new machine may get an address
-    // before that.
+    // 10.0.0.8 is free after the machine is gone. HyperShift replaces the machine, and the new machine may get an
+    // address before 10.0.0.8 is free.
     hosted.delete("workers-0").await;
     poll("a pool without a reserved address", async || {
         (hosted.pools.get("workers").await.unwrap().status?.families[0].by_record == "0").then_some(())
@@ -255,7 +255,7 @@ pub async fn a_hundred_machines_of_two_clusters_have_equal_addresses_on_two_netw
     installed.stop().await;
 }
 
-/// Waits until the status of the pool has exactly these claims and machines, and counts them.
+/// Waits until the status of the pool lists exactly these waiting machines, and counts them.
 async fn until_waiting(hosted: &Hosted, expected: &Value) {
     poll("the waiting machines in the status of the pool", async || {
         let status = hosted.pools.get("workers").await.unwrap().status?;
@@ -265,7 +265,7 @@ async fn until_waiting(hosted: &Hosted, expected: &Value) {
     .await;
 }
 
-/// The machine does not exist as a VirtualMachine, and claims nothing. The next leader counts it again.
+/// The refused machine has no VirtualMachine and no claim. The next leader counts the machine again.
 pub async fn the_status_of_an_exhausted_pool_counts_a_refused_machine_until_it_is_deleted(cluster: &Cluster) {
     let (hosted, mut installed) = running(cluster, &["10.0.0.8/32"], 1).await;
     hosted.until_condition("workers", "Exhausted").await;
@@ -302,7 +302,8 @@ pub async fn a_machine_that_an_exhausted_pool_refuses_is_created_when_the_pool_g
         "kind": "KubevirtMachine", "namespace": hosted.namespace, "name": "workers-1", "family": "IPv4", "since": created,
     }]);
     until_waiting(&hosted, &refused).await;
-    // A user has a KubevirtMachine of the same name in another namespace, which comes first in the order of names.
+    // A user has a KubevirtMachine of the same name in another namespace. This namespace comes first in the order of
+    // names.
     let machines: Api<DynamicObject> =
         Api::namespaced_with(cluster.client(), &hosted.clusters, &resource(KUBEVIRT_MACHINE));
     let template = json!({"metadata": {"namespace": hosted.namespace}});
@@ -444,7 +445,7 @@ pub async fn a_virtual_machine_that_is_not_stored_takes_no_address(cluster: &Clu
     let (hosted, installed) = served(cluster, &["10.0.0.8/31"]).await;
     // Only the leader can cause the next attempt of capk.
     hosted.be_slow_to_retry();
-    // A dry run must leave nothing behind.
+    // A dry run must not allocate an address.
     let dry_run = PostParams { dry_run: true, ..PostParams::default() };
     let vm = |name: &str| hosted.vm(name, &labels(&hosted, name, "workers"), &json!({}));
     let answer = hosted.vms.create(&dry_run, &vm("dry")).await.unwrap();
@@ -498,7 +499,7 @@ pub async fn a_secret_that_is_deleted_by_hand_is_written_again(cluster: &Cluster
     installed.stop().await;
 }
 
-pub async fn a_secret_of_another_author_stays_and_its_machine_gets_another_one(cluster: &Cluster) {
+pub async fn a_secret_of_another_author_stays_and_the_machine_gets_another_secret(cluster: &Cluster) {
     let (hosted, mut installed) = served(cluster, &["10.0.0.8/30"]).await;
     installed.stop_leading();
     hosted.scale("workers", 1).await;
@@ -515,7 +516,7 @@ pub async fn a_secret_of_another_author_stays_and_its_machine_gets_another_one(c
     installed.stop().await;
 }
 
-pub async fn a_machine_keeps_its_address_while_guests_come_and_go(cluster: &Cluster) {
+pub async fn a_machine_keeps_its_address_after_a_restart_a_migration_and_a_new_virtual_machine(cluster: &Cluster) {
     let (hosted, installed) = running(cluster, &["10.0.0.8/29"], 3).await;
     let address = hosted.address_of("workers-1").await;
     assert_eq!(hosted.restart("workers-1").await.addresses()[0].1, address);
@@ -550,7 +551,7 @@ pub async fn an_address_is_allocated_again_only_after_its_guest_has_ended(cluste
     installed.stop().await;
 }
 
-pub async fn each_virtual_machine_of_a_machine_has_a_secret_of_its_own(cluster: &Cluster) {
+pub async fn each_virtual_machine_of_a_kubevirt_machine_has_its_own_secret(cluster: &Cluster) {
     let (hosted, installed) = running(cluster, &["10.0.0.8/30"], 1).await;
     for _ in 0..2 {
         let (vm, before) = (hosted.vms.get("workers-0").await.unwrap().uid(), hosted.secret_name("workers-0").await);
@@ -568,7 +569,7 @@ pub async fn each_virtual_machine_of_a_machine_has_a_secret_of_its_own(cluster: 
 pub async fn a_guest_that_outlives_its_virtual_machine_keeps_its_address(cluster: &Cluster) {
     let (hosted, installed) = running(cluster, &["10.0.0.8/31"], 1).await;
     hosted.kubevirt.hold("workers-0");
-    // This deletion orphans the instance: KubeVirt removes its finalizer from the VirtualMachine, and the guest
+    // The scenario orphans the instance: it removes the finalizer of KubeVirt from the VirtualMachine, so the guest
     // continues to run.
     hosted.scale("workers", 0).await;
     hosted.until_gone(&hosted.machines, "workers-0").await;
@@ -620,14 +621,14 @@ pub async fn objects_of_another_namespace_reserve_no_address_and_keep_no_lease(c
     assert_eq!(hosted.address_of("workers-1").await, "10.0.0.9");
     assert_eq!(hosted.held().await, rows([("10.0.0.8", "workers-0"), ("10.0.0.9", "workers-1")]));
     hosted.until_no_condition("workers", "DuplicateRecords").await;
-    // The other VirtualMachine names this machine in its labels, which does not keep the address of the machine.
+    // A VirtualMachine of the other namespace names this machine in its labels. The labels do not keep the address.
     hosted.scale("workers", 0).await;
     hosted.until_held(0).await;
     installed.stop().await;
 }
 
 /// Users write the UID of a machine into the owner of an IPAddress, as if the machine were a claim that is gone.
-pub async fn an_ipaddress_whose_owner_has_the_uid_of_a_machine_releases_nothing(cluster: &Cluster) {
+pub async fn an_ipaddress_whose_owner_has_the_uid_of_a_machine_releases_no_address(cluster: &Cluster) {
     let (hosted, installed) = running(cluster, &["10.0.0.8/32"], 1).await;
     // If an address were released, this claim would get it.
     let waiting = Site::of(cluster, &hosted.clusters, "v1beta2");
@@ -728,7 +729,7 @@ pub async fn a_machine_keeps_its_address_when_its_pool_shrinks_or_is_deleted(clu
     installed.stop().await;
 }
 
-/// Tests the steps of `docs/changes.md` for giving a pool another name.
+/// Tests the steps of `docs/changes.md` for renaming a pool.
 pub async fn machines_keep_their_addresses_when_their_pool_gets_another_name(cluster: &Cluster) {
     let hosted = Hosted::new(cluster).await;
     hosted.node_pool("workers", 0, &json!({})).await;
@@ -751,7 +752,7 @@ pub async fn machines_keep_their_addresses_when_their_pool_gets_another_name(clu
         hosted.clusters
     );
     assert!(message.contains(&expected), "{message}");
-    // The new pool has another name than its NodePool, so it is created here without the helper.
+    // The new pool has another name than its NodePool, so the helper [`Hosted::pool`] cannot create it.
     let mut renamed = StaticIPPool::new("nodes", hosted.spec("workers", &["10.0.0.8-10.0.0.10"]));
     renamed.spec.gateway = vec!["10.0.0.2".to_owned()];
     hosted.pools.create(&PostParams::default(), &renamed).await.unwrap();
@@ -900,7 +901,7 @@ pub async fn an_address_that_only_a_secret_records_is_not_allocated_when_no_pool
 }
 
 /// Tests the steps of `docs/recovery.md`.
-pub async fn a_machine_whose_lease_a_policy_refuses_to_change_has_an_event_and_is_served_afterwards(cluster: &Cluster) {
+pub async fn a_machine_has_an_event_while_a_policy_refuses_its_lease_and_is_served_afterwards(cluster: &Cluster) {
     let (hosted, installed) = running(cluster, &["10.0.0.8/31"], 2).await;
     let address = hosted.address_of("workers-0").await;
     let namespace = hosted.namespace.clone();
@@ -917,7 +918,7 @@ pub async fn a_machine_whose_lease_a_policy_refuses_to_change_has_an_event_and_i
         leases.replace(&name, &dry_run, &lease).await.err()
     })
     .await;
-    // capk creates the VirtualMachine again, which gets another Secret.
+    // capk creates the VirtualMachine again, and the new VirtualMachine gets another Secret.
     let vm = hosted.vms.get("workers-0").await.unwrap().uid();
     hosted.vms.delete("workers-0", &DeleteParams::default()).await.unwrap();
     let note = hosted.until_event("workers-0", "IPAddressUnavailable").await;

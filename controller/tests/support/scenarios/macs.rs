@@ -1,7 +1,7 @@
 //! MAC addresses of machines, from the pool to the guest and the release of the address.
 //!
-//! The NodePools of these scenarios write an empty MAC address into their machines, so that the stand-in for KubeMacPool
-//! does not choose one.
+//! The NodePools of these scenarios write an empty MAC address into their machines, so that the stand-in for
+//! KubeMacPool does not choose a MAC address.
 
 use std::ops::Deref;
 
@@ -83,14 +83,14 @@ impl<'c> Place<'c> {
         poll("a rejected instance", async || self.instances.create(&dry_run, &instance).await.err().map(drop)).await;
     }
 
-    /// Returns a machine with this MAC address that capk did not create.
+    /// Returns the manifest of a machine with this MAC address, as a person writes it.
     fn manifest(&self, name: &str, address: &str) -> DynamicObject {
         let mut vm = self.vm(name, &json!({}), &json!({}));
         vm.data["spec"]["template"]["spec"]["domain"]["devices"]["interfaces"][0]["macAddress"] = address.into();
         vm
     }
 
-    /// Creates a machine with this MAC address that capk did not create.
+    /// Creates a machine with this MAC address, as a person does.
     async fn create(&self, name: &str, address: &str) {
         self.vms.create(&PostParams::default(), &self.manifest(name, address)).await.unwrap();
     }
@@ -168,7 +168,7 @@ pub async fn a_machine_that_is_replaced_while_no_webhook_answers_keeps_its_mac_a
         (labels, template["spec"]["domain"]["devices"]["interfaces"][0]["macAddress"].clone())
     };
     let stored = until(&place.vms, "w", |vm| template(vm).1 == address).await;
-    // The manifest of the user without the MAC address and the label, as `kubectl replace` sends it.
+    // The user sends the manifest without the MAC address and without the label, as `kubectl replace` does.
     let mut manifest = stored.clone();
     let of_template = &mut manifest.data["spec"]["template"];
     of_template.as_object_mut().unwrap().remove("metadata");
@@ -258,7 +258,7 @@ pub async fn a_machine_of_an_exhausted_mac_pool_starts_when_the_pool_grows(clust
     place.stop().await;
 }
 
-pub async fn an_invalid_mac_pool_is_refused_with_every_error(cluster: &Cluster) {
+pub async fn the_refusal_of_an_invalid_mac_pool_lists_every_error(cluster: &Cluster) {
     let place = Place::start(cluster, "0a:00:00:00:06", 0x0f).await;
     let create = async |spec: Value| {
         let pool = MACPool::new("another", serde_json::from_value(spec).unwrap());

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::support::Cluster;
 use crate::support::manifests::render;
 
-/// The kinds of the manifests that every API server has, in the order of the manifests.
+/// Kinds that the manifests contain and that every API server serves, in the order of the manifests.
 const KINDS: [&str; 5] =
     ["Deployment", "ServiceAccount", "Service", "ValidatingWebhookConfiguration", "MutatingWebhookConfiguration"];
 
@@ -51,13 +51,14 @@ pub async fn an_api_server_stores_every_member_of_the_manifests(cluster: &Cluste
         kinds.push(kind.kind);
     }
     assert_eq!(kinds, [KINDS, KINDS].concat());
-    // An API server before Kubernetes 1.28 has no conditions of webhooks. The programs repeat every condition themselves.
+    // An API server before Kubernetes 1.28 does not store the conditions of webhooks. The programs repeat every
+    // condition themselves.
     let is_condition = |path: &String| path.ends_with(".matchConditions");
     let (conditions, others): (Vec<String>, Vec<String>) = paths.into_iter().partition(is_condition);
     assert_eq!(others, [] as [String; 0]);
     assert!([0, 6].contains(&conditions.len()), "{conditions:?}");
 }
 
-pub async fn the_definitions_that_a_cluster_has_installed_are_current(cluster: &Cluster) {
+pub async fn the_controller_recognizes_the_installed_crds_as_current(cluster: &Cluster) {
     definitions::until_current(&cluster.controller()).await;
 }

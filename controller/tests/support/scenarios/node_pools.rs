@@ -27,7 +27,7 @@ use crate::support::hosted::definitions::{HOSTED_CLUSTER, NODE_POOL, resource};
 use crate::support::hosted::provider::object;
 use crate::support::installed::Installed;
 
-/// Starts the tasks of a leader that write these objects. Dropping the set ends them.
+/// Starts the tasks of a leader that write these objects. Dropping the returned set ends the tasks.
 fn start(cluster: &Cluster, hosted: &Hosted) -> JoinSet<()> {
     let client = cluster.controller();
     let scope = Scope { namespace: hosted.clusters.clone(), ..Scope::default() };
@@ -52,13 +52,13 @@ async fn until_addresses(hosted: &Hosted, addresses: &'static str) -> StaticIPPo
     timeout(PATIENCE, await_condition(hosted.pools.clone(), "workers", is)).await.unwrap().unwrap().unwrap()
 }
 
-/// The condition of a NodePool; null without one.
+/// The condition of a NodePool. Null: the NodePool does not have the condition.
 fn condition(node_pool: &DynamicObject) -> &Value {
     let conditions = node_pool.data["status"]["conditions"].as_array().into_iter().flatten();
     conditions.into_iter().find(|condition| condition["type"] == CONDITION).unwrap_or(&Value::Null)
 }
 
-/// Sets the condition of a pool, as its reconciler does.
+/// Sets the condition of a pool, as the reconciler of pools does.
 async fn set_exhausted(hosted: &Hosted, pool: &str, status: &str) {
     let condition = json!({
         "type": "Exhausted", "status": status, "reason": "r", "lastTransitionTime": "2026-08-14T10:00:00Z",
@@ -91,7 +91,7 @@ pub async fn a_label_that_a_person_has_set_on_a_namespace_stays(cluster: &Cluste
     hosted.pool("workers", &["10.0.0.8-10.0.0.9"]).await;
     until_labelled(cluster, &hosted.namespace, true).await;
     hosted.pools.delete("workers", &DeleteParams::default()).await.unwrap();
-    // The leader updates all namespaces in one pass, in the order of their names. So it has processed both of them.
+    // The leader updates all namespaces in one pass, in the order of their names. So it has processed both namespaces.
     until_labelled(cluster, &hosted.namespace, false).await;
     until_labelled(cluster, &hosted.clusters, true).await;
 }
@@ -109,7 +109,7 @@ pub async fn a_node_pool_with_an_exhausted_pool_gets_a_condition_and_an_event(cl
     assert_eq!(condition(&node_pool)["message"], message);
     assert_eq!(hosted.until_event_in(&hosted.clusters, "workers", "IPPoolExhausted").await, message);
 
-    // HyperShift writes the whole list from its cache, without this condition.
+    // HyperShift writes the whole list of conditions from its cache, without the condition of the controller.
     let ready = json!({"type": "Ready", "status": "True"});
     let others = Patch::Merge(json!({"status": {"conditions": [ready]}}));
     hosted.node_pools.patch_status("workers", &PatchParams::default(), &others).await.unwrap();
@@ -193,8 +193,8 @@ pub async fn a_pool_that_a_user_has_created_keeps_its_specification(cluster: &Cl
     assert_eq!((pool.metadata, pool.spec), (own.metadata, own.spec));
 }
 
-/// The example of the enhancement, from the NodePool to the kernel arguments of a guest.
-pub async fn machines_of_a_node_pool_with_a_configuration_boot_with_its_addresses(cluster: &Cluster) {
+/// Tests the example of the enhancement proposal, from the NodePool to the kernel arguments of a guest.
+pub async fn machines_boot_with_addresses_from_the_configuration_of_their_node_pool(cluster: &Cluster) {
     let mut hosted = Hosted::new(cluster).await;
     hosted.network = format!("{}/my-nad-1", hosted.namespace);
     hosted.set_machine_network(&["192.168.1.0/24", "2620:0:860:2::/64"]).await;
@@ -239,7 +239,7 @@ pub async fn machines_of_a_node_pool_with_a_configuration_boot_with_its_addresse
     kept.retain(|(_, name)| name == "workers-0");
     assert_eq!(kept, held);
 
-    // Without the configuration, machines keep their addresses, and new machines get none.
+    // Without the configuration, machines keep their addresses, and new machines get no address.
     hosted.configure("workers", &Value::Null).await;
     installed.until_not_selected(&hosted, "workers").await;
     hosted.scale("workers", 3).await;

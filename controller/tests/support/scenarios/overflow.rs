@@ -16,7 +16,8 @@ use crate::support::scenarios::network_data::{Place, held, manifest, row, until_
 
 const EXHAUSTED: &str = "No available IPs in pool for interface eno101";
 
-/// Returns the specification of a pool that selects the machines of a [`Place`]. Each priority has another gateway.
+/// Returns the specification of a pool that selects the machines of a [`Place`]. Pools with different priorities have
+/// different gateways.
 fn spec(hosted: &Hosted, priority: i32, addresses: &[&str]) -> PoolSpec {
     PoolSpec {
         gateway: vec![format!("10.0.0.{}", priority + 1)],
@@ -31,7 +32,7 @@ async fn create_pool(hosted: &Hosted, name: &str, spec: PoolSpec) {
     hosted.pools.create(&PostParams::default(), &StaticIPPool::new(name, spec)).await.unwrap();
 }
 
-/// Starts a namespace with the pools `p` and `q`, its overflow, and the controller.
+/// Starts a namespace with pool `p`, its overflow pool `q`, and the controller.
 async fn start<'c>(cluster: &'c Cluster, first: &[&str], second: &[&str]) -> Place<'c> {
     let hosted = Hosted::plain(cluster).await;
     create_pool(&hosted, "p", spec(&hosted, 0, first)).await;
@@ -39,7 +40,8 @@ async fn start<'c>(cluster: &'c Cluster, first: &[&str], second: &[&str]) -> Pla
     Place::install(cluster, hosted).await
 }
 
-/// Waits until the condition `Exhausted` of a pool has this status and reason, and returns its message.
+/// Waits until the condition `Exhausted` of a pool has this status and reason, and returns the message of the
+/// condition.
 async fn until_exhausted(hosted: &Hosted, pool: &str, status: &str, reason: &str) -> String {
     poll(&format!("Exhausted {status} {reason} of pool {pool}"), async || {
         let conditions = hosted.pools.get(pool).await.unwrap().status?.conditions;
@@ -49,12 +51,12 @@ async fn until_exhausted(hosted: &Hosted, pool: &str, status: &str, reason: &str
     .await
 }
 
-/// The gateway in the network data of a guest.
+/// Returns the gateway in the network data of a guest.
 fn gateway(document: &Value) -> &Value {
     &document["networks"][0]["routes"][0]["gateway"]
 }
 
-pub async fn machines_of_a_full_pool_get_addresses_of_its_overflow_with_the_gateway_of_the_overflow(cluster: &Cluster) {
+pub async fn machines_of_an_exhausted_pool_get_addresses_and_the_gateway_of_its_overflow(cluster: &Cluster) {
     let mut place = start(cluster, &["10.0.0.8"], &["10.0.1.8-10.0.1.9"]).await;
     let (_, w) = place.run("w").await;
     let (_, v) = place.run("v").await;
@@ -67,7 +69,7 @@ pub async fn machines_of_a_full_pool_get_addresses_of_its_overflow_with_the_gate
         message,
         format!("The pool has no free IPv4 address, and its machines get addresses of pool {overflow}")
     );
-    // A machine of the overflow stays there, also after the next leader has adopted everything.
+    // A machine with an address of the overflow keeps this address, also after the next leader has adopted all records.
     place.vms.delete("w", &DeleteParams::default()).await.unwrap();
     place.until_held(1).await;
     place.change_leaders().await;
@@ -92,7 +94,7 @@ pub async fn machines_of_a_full_pool_get_addresses_of_its_overflow_with_the_gate
     place.end([row("u", &u, "10.0.1.9"), row("v", &v, "10.0.1.8"), row("x", &x, "10.0.0.8")]).await;
 }
 
-pub async fn a_machine_waits_for_a_pool_and_its_overflow_and_gets_the_first_address_of_either(cluster: &Cluster) {
+pub async fn a_machine_waits_for_a_pool_and_its_overflow_and_gets_the_first_free_address_of_either(cluster: &Cluster) {
     let place = start(cluster, &["10.0.0.8"], &["10.0.1.8"]).await;
     let (_, a) = place.run("a").await;
     place.run("b").await;
@@ -156,12 +158,12 @@ pub async fn pools_of_equal_priority_and_pools_of_another_interface_are_no_overf
     place.end([("w".to_owned(), Some(w), addresses)]).await;
 }
 
-pub async fn a_deleted_pool_keeps_its_machines_while_its_overflow_serves_new_ones(cluster: &Cluster) {
+pub async fn a_deleted_pool_keeps_its_machines_while_its_overflow_serves_new_machines(cluster: &Cluster) {
     let mut place = start(cluster, &["10.0.0.8-10.0.0.9"], &["10.0.1.8"]).await;
     let (_, w) = place.run("w").await;
     place.until_recorded("w").await;
     place.pools.delete("p", &DeleteParams::default()).await.unwrap();
-    // The deleted pool has a free address, but no machine gets it.
+    // The deleted pool has a free address, but no machine gets this address.
     poll("a machine of the overflow", async || {
         let dry_run = PostParams { dry_run: true, ..PostParams::default() };
         let vm = serde_json::from_value(manifest(&place, "v", "Halted")).unwrap();
@@ -181,7 +183,7 @@ pub async fn a_deleted_pool_keeps_its_machines_while_its_overflow_serves_new_one
     place.end([row("v", &v, "10.0.1.8")]).await;
 }
 
-pub async fn a_node_pool_is_exhausted_when_its_pool_and_the_overflow_are_full(cluster: &Cluster) {
+pub async fn a_node_pool_is_exhausted_when_its_pool_and_the_overflow_are_exhausted(cluster: &Cluster) {
     let hosted = Hosted::new(cluster).await;
     hosted.node_pool("workers", 0, &json!({})).await;
     hosted.pool("workers", &["10.0.0.8"]).await;
@@ -216,7 +218,7 @@ pub async fn a_node_pool_is_exhausted_when_its_pool_and_the_overflow_are_full(cl
     hosted.resize("spare", &["10.0.1.8-10.0.1.9"]).await;
     assert_eq!(hosted.address_of("workers-2").await, "10.0.1.9");
     until(&hosted.machines, "workers-2", |machine| provisioned(machine)["status"] == "True").await;
-    // The webhook refuses a second pool without an order, and an overflow with another interface.
+    // The webhook refuses a second pool without a `priority`, and an overflow with another interface.
     let create = async |spec: PoolSpec| {
         let refused = hosted.pools.create(&PostParams::default(), &StaticIPPool::new("third", spec)).await;
         refused.unwrap_err().to_string()
@@ -239,7 +241,8 @@ pub async fn a_node_pool_is_exhausted_when_its_pool_and_the_overflow_are_full(cl
     installed.stop().await;
 }
 
-/// Creates a stopped machine with the network data of a user, which has this address, in its cloud-init volume or in a Secret.
+/// Creates a stopped machine with network data of a user for this address. The network data is in the cloud-init
+/// volume, or in the Secret `secret`.
 async fn create_with_own_data(place: &Place<'_>, name: &str, address: &str, secret: Option<&str>) {
     let mut manifest = manifest(place, name, "Halted");
     manifest["metadata"]["labels"]["pool"] = json!("late");

@@ -20,7 +20,7 @@ use crate::support::{Cluster, later, until_event};
 
 const KIND: HolderKind = HolderKind::IpAddressClaim;
 
-/// The n-th claim of a network.
+/// Returns the n-th claim of a network, as the holder of a lease.
 fn machine(network: &str, n: usize) -> Machine {
     leader::machine(network, n).of_kind(KIND)
 }
@@ -61,7 +61,7 @@ impl Place {
         await_condition(self.pools.clone(), name, |pool: Option<&StaticIPPool>| pool.is_none()).await.unwrap();
     }
 
-    /// The claim of the n-th machine on a pool.
+    /// Returns the claim of the n-th machine on a pool.
     fn claim(&self, pool: &str, n: usize) -> Claim {
         let request = Request::of(&format!("{}/{pool}", self.namespace));
         let created = Timestamp::from_second(i64::try_from(n).unwrap()).unwrap();
@@ -69,7 +69,7 @@ impl Place {
     }
 }
 
-/// Whether a condition of the pool has this status and reason.
+/// Returns whether a condition of the pool has this status and reason.
 fn has(pool: &StaticIPPool, type_: &str, status: &str, reason: &str) -> bool {
     let conditions = pool.status.iter().flat_map(|status| &status.conditions);
     conditions.clone().any(|is| is.type_ == type_ && is.status == status && is.reason == reason)
@@ -84,7 +84,7 @@ fn is_serving(pool: &StaticIPPool) -> bool {
     has(pool, "Ready", "True", "Serving")
 }
 
-pub async fn a_pool_is_protected_and_its_status_is_written(cluster: &Cluster) {
+pub async fn a_pool_gets_a_finalizer_and_a_status(cluster: &Cluster) {
     let place = Place::new(cluster).await;
     place.create("before", "10.0.0.8/30").await;
     let unseen = place.pools.get("before").await.unwrap().status.unwrap();
@@ -144,7 +144,7 @@ pub async fn a_lease_that_cannot_be_read_is_in_the_status_of_its_pool_until_it_i
     assert_eq!(second[0].addresses, ["10.0.0.8/16".parse().unwrap()]);
 }
 
-/// The definition of pools without the type of the list of exclusions.
+/// Returns the earlier CRD of pools, in which the list of exclusions has no list type.
 pub(super) fn earlier_definition() -> CustomResourceDefinition {
     let mut definition = later::present("staticippools");
     let schema = definition.spec.versions[0].schema.as_mut().unwrap().open_api_v3_schema.as_mut().unwrap();
@@ -162,7 +162,7 @@ pub async fn a_pool_of_an_earlier_schema_works_and_has_a_condition_until_it_is_c
     };
     let repeated = pool(json!(["10.0.0.8", "10.0.0.9", "10.0.0.8"]));
     later::apply(cluster, earlier_definition()).await;
-    // A real API server uses a changed definition some time later.
+    // A real API server uses a changed CRD some time later.
     poll("a pool of the earlier definition", async || {
         place.pools.create(&PostParams::default(), &repeated).await.ok().map(drop)
     })
@@ -196,7 +196,7 @@ pub async fn a_pool_of_an_earlier_schema_works_and_has_a_condition_until_it_is_c
             && status.conditions.iter().all(|condition| condition.type_ != "SchemaViolated")
     };
     place.until("workers", is_right).await;
-    // A user removes the conditions of a later version, and the controller writes its own ones again.
+    // A person removes all conditions, and the controller writes its own conditions again.
     let none = Patch::Merge(json!({"status": {"conditions": []}}));
     place.pools.patch_status("workers", &PatchParams::default(), &none).await.unwrap();
     place.until("workers", is_serving).await;
@@ -236,7 +236,7 @@ pub async fn an_exhausted_pool_has_a_condition_and_a_grown_pool_serves_waiting_c
     let is_served = |pool: &StaticIPPool| pool.status.as_ref().unwrap().waiting == 0;
     place.until("workers", |pool| has(pool, "Exhausted", "False", "FreeAddresses") && is_served(pool)).await;
 
-    // The pool is exhausted a second time. The event is equal to the first one, so both become a series.
+    // The pool is exhausted a second time. The second event is equal to the first one, so both events become a series.
     work.registry.claim(place.claim("workers", 3)).await.unwrap().unwrap();
     place.until("workers", |pool| has(pool, "Exhausted", "True", "NoFreeAddress")).await;
     let mut count = None;
@@ -300,13 +300,13 @@ pub async fn the_status_of_a_pool_has_the_free_addresses_of_each_family(cluster:
         status.families.iter().map(|count| (count.family.as_str(), count.free.as_str())).collect();
     assert_eq!(free, [("IPv4", "0"), ("IPv6", "18446744073709551614")]);
 
-    // A pool that keeps each address for a name is exhausted only for other names.
+    // A pool that pre-allocates each of its addresses to a name is exhausted only for other names.
     place.until("kept", |pool| has(pool, "Exhausted", "False", "PreAllocated")).await;
     work.registry.claim(place.claim("kept", 2)).await.unwrap().unwrap_err();
     place.until("kept", |pool| has(pool, "Exhausted", "True", "NoFreeAddress")).await;
 }
 
-pub async fn a_global_pool_is_protected_and_its_status_is_written(cluster: &Cluster) {
+pub async fn a_global_pool_gets_a_finalizer_and_a_status(cluster: &Cluster) {
     let namespace = cluster.namespace().await;
     let pools: Api<GlobalStaticIPPool> = Api::all(cluster.client());
     let spec = PoolSpec {
@@ -346,7 +346,7 @@ pub async fn a_deleted_pool_stays_until_its_last_lease_is_released(cluster: &Clu
     place.until_gone("workers").await;
 }
 
-pub async fn the_younger_of_two_overlapping_pools_allocates_when_the_older_one_is_gone(cluster: &Cluster) {
+pub async fn the_younger_of_two_overlapping_pools_allocates_after_the_older_pool_is_gone(cluster: &Cluster) {
     let place = Place::new(cluster).await;
     // A server stores the creation time in seconds. For equal times, the name decides.
     place.create("a-older", "10.0.0.8/30").await;

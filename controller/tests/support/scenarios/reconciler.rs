@@ -18,7 +18,7 @@ use crate::support::{Cluster, until_event};
 const ANNOTATION: &str = "kubevirt.cluster.x-k8s.io/allocated-ip-eno101";
 const FINALIZER: &str = "kubevirt.io/virtualMachineControllerFinalize";
 
-/// A namespace with a pool for each of its machines.
+/// A namespace with one pool, which selects all machines of the namespace.
 struct Place {
     cluster_client: kube::Client,
     namespace: String,
@@ -66,8 +66,8 @@ impl Place {
         self.machines.create(&PostParams::default(), &machine).await.unwrap()
     }
 
-    /// Creates the VirtualMachine that capk creates for a KubevirtMachine, as the webhook changes it, and with `changes` merged
-    /// into it.
+    /// Creates the VirtualMachine that capk creates for a KubevirtMachine, with the changes of the webhook. Merges
+    /// `changes` into the VirtualMachine.
     async fn vm(&self, name: &str, changes: &Value) -> DynamicObject {
         let source = json!({"networkDataSecretRef": {"name": new_name(name).unwrap()}});
         let interface = json!({"name": "iface1", "bridge": {}, "acpiIndex": 101, "macAddress": "02:00:00:00:00:01"});
@@ -133,7 +133,7 @@ impl Place {
         }
     }
 
-    /// Waits for an event about an object of this namespace, and returns its note.
+    /// Waits for an event about an object of this namespace, and returns the note of the event.
     async fn until_event(&self, kind: &str, name: &str, reason: &str) -> String {
         until_event(self.cluster_client.clone(), &self.namespace, Some(kind), name, reason).await
     }
@@ -236,13 +236,13 @@ pub async fn a_secret_of_another_author_stays_and_its_address_is_not_allocated(c
     assert_eq!(place.address_of("x", &vm).await, "10.0.0.9");
 }
 
-pub async fn an_address_is_released_after_the_guest_and_its_secret(cluster: &Cluster) {
+pub async fn an_address_is_released_after_its_guest_has_ended_and_its_secret_is_deleted(cluster: &Cluster) {
     let place = Place::new(cluster, &["10.0.0.8/30"]).await;
     let machine = place.machine("w").await;
     let vm = place.vm("w", &json!({})).await;
     let secret = place.until_secret("w", &vm).await.0.name_any();
     place.instance(&vm).await;
-    // capk requests the deletion of the VirtualMachine, and removes its finalizer from the KubevirtMachine at once.
+    // capk requests the deletion of the VirtualMachine, and at once removes its own finalizer from the KubevirtMachine.
     place.vms.delete("w", &DeleteParams::default()).await.unwrap();
     place.machines.delete("w", &DeleteParams::default()).await.unwrap();
     place.let_go("w").await;
@@ -260,7 +260,7 @@ pub async fn an_address_is_released_after_the_guest_and_its_secret(cluster: &Clu
     assert_eq!(place.held().await.len(), 1);
 }
 
-pub async fn a_machine_of_the_same_name_never_starts_with_the_address_of_the_one_before(cluster: &Cluster) {
+pub async fn a_machine_never_gets_the_address_of_a_running_guest_of_an_earlier_machine_of_its_name(cluster: &Cluster) {
     let place = Place::new(cluster, &["10.0.0.8/30"]).await;
     let first = place.machine("w").await;
     let vm = place.vm("w", &json!({})).await;
@@ -279,7 +279,7 @@ pub async fn a_machine_of_the_same_name_never_starts_with_the_address_of_the_one
     place.until_held(&[("10.0.0.9", &second)]).await;
 }
 
-pub async fn labels_alone_give_no_virtual_machine_the_address_of_a_kubevirt_machine(cluster: &Cluster) {
+pub async fn a_virtual_machine_does_not_get_the_address_of_a_kubevirt_machine_by_labels_alone(cluster: &Cluster) {
     let place = Place::new(cluster, &["10.0.0.8/30"]).await;
     let machine = place.machine("w").await;
     let vm = place.vm("w", &json!({})).await;
@@ -300,7 +300,7 @@ pub async fn a_virtual_machine_gets_the_address_that_it_requests(cluster: &Clust
     assert_eq!(document["networks"][0]["ip_address"], "10.0.0.13");
 }
 
-pub async fn objects_with_unreadable_managed_fields_stop_no_other_machine(cluster: &Cluster) {
+pub async fn objects_with_unreadable_managed_fields_do_not_stop_other_machines(cluster: &Cluster) {
     let place = Place::new(cluster, &["10.0.0.8/30"]).await;
     place.machine("hostile").await;
     let vm = place.vm("hostile", &json!({"metadata": {"labels": null}, "spec": {"template": null}})).await;
@@ -315,7 +315,7 @@ pub async fn objects_with_unreadable_managed_fields_stop_no_other_machine(cluste
     another_machine_is_served(cluster, &place).await;
 }
 
-pub async fn a_deeply_nested_object_stops_no_other_machine(cluster: &Cluster) {
+pub async fn a_deeply_nested_object_does_not_stop_other_machines(cluster: &Cluster) {
     let place = Place::new(cluster, &["10.0.0.8/30"]).await;
     place.machine("hostile").await;
     place.vm("hostile", &json!({"metadata": {"labels": null}, "spec": {"template": null}})).await;
@@ -331,7 +331,7 @@ pub async fn a_deeply_nested_object_stops_no_other_machine(cluster: &Cluster) {
     another_machine_is_served(cluster, &place).await;
 }
 
-/// Asserts that a further machine gets its address, and that the next leader starts.
+/// Asserts that another machine gets an address, and that the next leader starts.
 async fn another_machine_is_served(cluster: &Cluster, place: &Place) {
     let vm = place.vm("honest", &json!({"metadata": {"labels": null}})).await;
     assert_eq!(place.address_of("honest", &vm).await, "10.0.0.8");

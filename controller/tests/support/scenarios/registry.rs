@@ -1,4 +1,4 @@
-//! The handle of the registry.
+//! Tests the handle of the registry, through which tasks send commands.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::support::leader::{self, claim, name, owner, pool, pool_spec, stored};
 
 const KIND: HolderKind = HolderKind::IpAddressClaim;
 
-/// The n-th claim of a network.
+/// Returns the n-th claim of a network, as the holder of a lease.
 fn machine(network: &str, n: usize) -> Machine {
     leader::machine(network, n).of_kind(KIND)
 }
@@ -26,7 +26,7 @@ async fn network(cluster: &Cluster) -> String {
     format!("{}/vlan10", cluster.namespace().await)
 }
 
-/// The addresses in an answer.
+/// Returns the addresses in an answer, or its error, as strings.
 fn addresses(answer: Answer) -> Result<Vec<String>, String> {
     answer.map(|allocations| allocations.iter().flat_map(all).collect()).map_err(|error| error.to_string())
 }
@@ -108,13 +108,14 @@ pub async fn an_address_is_allocated_again_when_its_reuse_delay_is_over(cluster:
     registry.claim(claim(&first)).await.unwrap().unwrap();
     assert_eq!(addresses(registry.claim(claim(&second)).await.unwrap()), exhausted());
     registry.release(first).await.unwrap();
-    // The test sends no command here: the task of the registry itself checks periodically.
+    // The test sends no command here: the task of the registry itself checks periodically whether reuse delays are
+    // over.
     assert_eq!(served.claims.recv().await.unwrap(), second);
     let lease = Api::<StaticIPLease>::all(cluster.client()).get(&name(&network, "10.0.0.8")).await.unwrap();
     assert_eq!((lease.spec.holder.name.as_str(), lease.spec.reuse_after), ("worker-1", None));
 }
 
-pub async fn a_pool_that_is_gone_allocates_nothing_and_is_removed_with_its_last_lease(cluster: &Cluster) {
+pub async fn a_deleted_pool_allocates_nothing_and_stays_until_its_last_lease_is_released(cluster: &Cluster) {
     let network = network(cluster).await;
     let (registry, _served) = owner(cluster.controller());
     // No other scenario has leases of a pool of this name.
@@ -159,7 +160,7 @@ pub async fn a_refused_change_of_a_pool_does_not_stop_the_other_pools(cluster: &
     assert_eq!(addresses(registry.claim(request("clusters/other")).await.unwrap()), got("10.0.1.8"));
 }
 
-pub async fn an_adopted_record_is_a_lease_of_its_claimant(cluster: &Cluster) {
+pub async fn an_adopted_record_becomes_a_lease_of_its_claimant(cluster: &Cluster) {
     let network = network(cluster).await;
     let (registry, _served) = owner(cluster.controller());
     registry.resize(vec![pool(&network, &["10.0.0.8/30"])], BTreeSet::new()).await.unwrap();

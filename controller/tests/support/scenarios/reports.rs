@@ -1,4 +1,4 @@
-//! Addresses that running guests report: of instances that no pool selects, and of namespaces that no pool serves.
+//! Addresses that guests report although no pool selects their instances, or no pool serves their namespaces.
 
 use std::collections::BTreeSet;
 use std::ops::Deref;
@@ -17,18 +17,18 @@ use crate::support::installed::Installed;
 use crate::support::scenarios::adoption::recorded_machine;
 use crate::support::{Cluster, until_event};
 
-/// A hosted cluster with the NodePool `workers` without machines.
+/// A hosted cluster. At the start, its NodePool `workers` has no machines.
 struct Place<'c> {
     cluster: &'c Cluster,
     hosted: Hosted,
     installed: Installed<'c>,
 }
 
-/// Guests of a namespace that the controller does not serve, on the network of a hosted cluster.
+/// Guests of one namespace on the network of a hosted cluster. They have no VirtualMachines.
 struct Guests {
     namespace: String,
     network: String,
-    /// The instances as users write them, and as KubeVirt writes them.
+    /// The instances, written as a user and as KubeVirt.
     users: Api<DynamicObject>,
     kubevirt: Api<DynamicObject>,
 }
@@ -64,17 +64,17 @@ impl<'c> Place<'c> {
         self.until_condition("workers", "Ready").await;
     }
 
-    /// Guests of the namespace of the machines, whose VirtualMachines do not exist.
+    /// Returns the guests of the namespace of the machines.
     fn own_guests(&self) -> Guests {
         Guests::new(self.cluster, &self.namespace, &self.network)
     }
 
-    /// Guests of a namespace without a pool.
+    /// Returns the guests of a new namespace, which no pool serves.
     async fn other_guests(&self) -> Guests {
         Guests::new(self.cluster, &self.cluster.namespace().await, &self.network)
     }
 
-    /// The status of the pool.
+    /// Returns the status of the pool.
     async fn status(&self) -> Value {
         serde_json::to_value(self.pools.get("workers").await.unwrap().status).unwrap()
     }
@@ -102,7 +102,7 @@ impl Guests {
         Self { namespace: namespace.to_owned(), network: network.to_owned(), users, kubevirt }
     }
 
-    /// Creates an instance as a user does, with this status. It has no cloud-init volume.
+    /// Creates an instance as a user does, with this status. The instance has no cloud-init volume.
     async fn create(&self, name: &str, status: &Value) {
         let spec = json!({
             "domain": {"devices": {"interfaces": [{"name": "net1", "bridge": {}}]}},
@@ -136,13 +136,13 @@ impl Guests {
         self.kubevirt.delete(name, &DeleteParams::default()).await.unwrap();
     }
 
-    /// Waits for the event of a guest that reports an address which a machine holds. Returns its note.
+    /// Waits for the event about a guest that reports an address which a machine holds. Returns the note.
     async fn until_conflict(&self, cluster: &Cluster, name: &str) -> String {
         until_event(cluster.client(), &self.namespace, Some("VirtualMachine"), name, "IPAddressConflict").await
     }
 }
 
-/// Waits for the event of the pool about reported addresses that it does not reserve. Returns its note.
+/// Waits for the event about reported addresses that the pool does not reserve. Returns the note.
 async fn until_beyond(place: &Place<'_>) -> String {
     until_event(place.client.clone(), &place.clusters, Some("StaticIPPool"), "workers", "ReportedAddressNotReserved")
         .await
@@ -162,7 +162,7 @@ pub async fn an_address_that_a_guest_without_a_pool_reports_is_never_allocated(c
     place.scale("workers", 1).await;
     assert_eq!(place.address_of("workers-0").await, "10.0.0.10");
     place.scale("workers", 2).await;
-    // A machine waits for the end of the guest.
+    // The second machine waits until the guest has ended.
     other.end("stray").await;
     assert_eq!(place.address_of("workers-1").await, "10.0.0.9");
     assert_eq!(place.held().await, rows([("10.0.0.10", "workers-0"), ("10.0.0.9", "workers-1")]));
@@ -266,7 +266,7 @@ async fn create_service(services: &Api<Service>, name: &str, requested: Option<&
     services.create(&PostParams::default(), &service).await.unwrap();
 }
 
-/// Does what a controller of load balancers does: it gives a Service these addresses.
+/// Writes these addresses into the status of a Service, as a controller of load balancers does.
 async fn give(services: &Api<Service>, name: &str, addresses: &[&str]) {
     let ingress: Vec<Value> = addresses.iter().map(|address| json!({"ip": address})).collect();
     let status = Patch::Merge(json!({"status": {"loadBalancer": {"ingress": ingress}}}));
@@ -303,7 +303,7 @@ pub async fn no_machine_gets_the_address_of_a_service_or_of_the_control_plane_of
     neighbours(&expected).await;
     place.scale("workers", 1).await;
     assert_eq!(place.address_of("workers-0").await, "10.0.90.11");
-    // A machine keeps the address that the Cluster names: it may be a machine of the control plane.
+    // A machine keeps the address that the Cluster names, because this machine may be a machine of the control plane.
     merge(&clusters, "c1", &endpoint("10.0.90.11")).await;
     give(&services, "web", &["10.0.90.8"]).await;
     neighbours(&json!([neighbour("10.0.90.8", "Service", "web"), neighbour("10.0.90.11", "Cluster", "c1")])).await;
@@ -326,9 +326,7 @@ pub async fn no_machine_gets_the_address_of_a_service_or_of_the_control_plane_of
     place.stop().await;
 }
 
-pub async fn services_of_another_namespace_reserve_a_quarter_of_a_pool_or_nothing_if_it_ignores_them(
-    cluster: &Cluster,
-) {
+pub async fn services_of_another_namespace_reserve_a_quarter_of_a_pool_unless_the_pool_ignores_them(cluster: &Cluster) {
     let place = Place::start(cluster, &["10.0.92.8-10.0.92.23"]).await;
     let namespace = cluster.namespace().await;
     let services: Api<Service> = Api::namespaced(place.client.clone(), &namespace);
@@ -418,7 +416,7 @@ pub async fn an_excluded_address_that_several_guests_report_is_no_conflict(clust
     for node in ["node-0", "node-1"] {
         own.start(node, &["10.0.0.8"]).await;
     }
-    // The leader has processed a later report, so it has also processed the earlier ones.
+    // The leader has processed a later report, so it has also processed the earlier reports.
     own.start("other", &["10.0.0.9"]).await;
     place.until_reserved(1).await;
     place.scale("workers", 1).await;

@@ -1,4 +1,4 @@
-//! Behaviour of an API server on which the controller depends.
+//! Tests the behaviour of API servers on which the controller depends.
 
 use std::collections::BTreeMap;
 
@@ -61,7 +61,7 @@ fn lease(network: &str, holder: &str) -> StaticIPLease {
     StaticIPLease::new(&lease_name(address.parse().unwrap(), network).unwrap(), spec)
 }
 
-/// Code and reason of a rejection.
+/// Returns code and reason of a rejection.
 fn refusal<T: std::fmt::Debug>(result: kube::Result<T>) -> (u16, String) {
     match result.unwrap_err() {
         kube::Error::Api(status) => (status.code, status.reason.clone()),
@@ -87,7 +87,7 @@ pub async fn a_second_object_with_the_same_name_is_refused(cluster: &Cluster) {
     assert_eq!(leases.get(&first.name_any()).await.unwrap(), first);
 }
 
-pub async fn a_name_is_at_most_253_bytes(cluster: &Cluster) {
+pub async fn the_name_of_an_object_has_at_most_253_bytes(cluster: &Cluster) {
     let pools: Api<StaticIPPool> = Api::namespaced(cluster.client(), &cluster.namespace().await);
     let longest = format!("{}b", "a.".repeat(126));
     pools.create(&PostParams::default(), &pool(&longest)).await.unwrap();
@@ -95,12 +95,12 @@ pub async fn a_name_is_at_most_253_bytes(cluster: &Cluster) {
     assert_eq!(refusal(longer), is(422, "Invalid"));
 }
 
-pub async fn a_namespace_has_to_exist(cluster: &Cluster) {
+pub async fn no_object_can_be_created_in_a_namespace_that_does_not_exist(cluster: &Cluster) {
     let nowhere: Api<Secret> = Api::namespaced(cluster.client(), "nowhere");
     assert_eq!(refusal(nowhere.create(&PostParams::default(), &secret("a", &json!({}))).await), is(404, "NotFound"));
 }
 
-pub async fn a_replacement_needs_the_present_version(cluster: &Cluster) {
+pub async fn a_replacement_needs_the_current_resource_version(cluster: &Cluster) {
     let pools: Api<StaticIPPool> = Api::namespaced(cluster.client(), &cluster.namespace().await);
     let old = pools.create(&PostParams::default(), &pool("a")).await.unwrap();
     let mut new = old.clone();
@@ -124,7 +124,7 @@ pub async fn a_replacement_without_a_change_makes_no_new_version(cluster: &Clust
     assert_eq!(same.resource_version(), old.resource_version());
 }
 
-pub async fn a_deletion_has_preconditions(cluster: &Cluster) {
+pub async fn a_deletion_is_refused_if_its_preconditions_do_not_hold(cluster: &Cluster) {
     let secrets: Api<Secret> = Api::namespaced(cluster.client(), &cluster.namespace().await);
     let stored = secrets.create(&PostParams::default(), &secret("a", &json!({}))).await.unwrap();
     let of = |uid: Option<String>, resource_version: Option<String>| {
@@ -152,7 +152,7 @@ pub async fn a_finalizer_keeps_a_deleted_object(cluster: &Cluster) {
     assert!(pools.get_opt("a").await.unwrap().is_none());
 }
 
-pub async fn a_list_comes_in_pages(cluster: &Cluster) {
+pub async fn a_list_with_a_limit_is_returned_in_pages(cluster: &Cluster) {
     let secrets: Api<Secret> = Api::namespaced(cluster.client(), &cluster.namespace().await);
     for name in ["a", "b", "c", "d", "e"] {
         secrets.create(&PostParams::default(), &secret(name, &json!({}))).await.unwrap();
@@ -202,7 +202,7 @@ pub async fn a_watch_reports_every_change_after_the_list(cluster: &Cluster) {
     );
 }
 
-pub async fn a_watch_with_a_selector_reports_objects_that_no_longer_match(cluster: &Cluster) {
+pub async fn a_watch_with_a_selector_reports_objects_that_no_longer_match_as_deleted(cluster: &Cluster) {
     let secrets: Api<Secret> = Api::namespaced(cluster.client(), &cluster.namespace().await);
     let version = secrets.list(&ListParams::default()).await.unwrap().metadata.resource_version.unwrap();
     let params = WatchParams::default().labels("team=a").disable_bookmarks();
@@ -237,7 +237,7 @@ pub async fn a_dry_run_stores_nothing(cluster: &Cluster) {
     assert_eq!(pools.get("a").await.unwrap().resource_version(), stored.resource_version());
 }
 
-pub async fn the_status_is_a_separate_endpoint(cluster: &Cluster) {
+pub async fn the_status_is_written_only_through_its_own_endpoint(cluster: &Cluster) {
     let pools: Api<StaticIPPool> = Api::namespaced(cluster.client(), &cluster.namespace().await);
     let ip_addresses = Some(AddressCount { total: 254, ..AddressCount::default() });
     let status = PoolStatus { ip_addresses, waiting: 1, ..PoolStatus::default() };
@@ -265,7 +265,7 @@ fn annotated(name: &str, annotations: &Value) -> Patch<Value> {
     )
 }
 
-pub async fn an_apply_conflicts_with_another_manager(cluster: &Cluster) {
+pub async fn a_server_side_apply_conflicts_with_the_fields_of_another_manager(cluster: &Cluster) {
     let pools: Api<StaticIPPool> = Api::namespaced(cluster.client(), &cluster.namespace().await);
     pools.create(&PostParams::default(), &pool("a")).await.unwrap();
     let [one, two] = ["one", "two"].map(PatchParams::apply);
@@ -292,7 +292,7 @@ pub async fn an_apply_removes_fields_that_its_manifest_no_longer_has(cluster: &C
     assert_eq!(*left.annotations(), BTreeMap::from(expected));
 }
 
-/// The VirtualMachines of a new namespace, and a manifest of one.
+/// Returns the API for VirtualMachines of a new namespace, and the manifest of a VirtualMachine.
 async fn vms(cluster: &Cluster) -> (Api<DynamicObject>, Value) {
     let vms = Api::namespaced_with(cluster.client(), &cluster.namespace().await, &resource(VIRTUAL_MACHINE));
     let volumes = json!([{"name": "cloudinitvolume", "cloudInitConfigDrive": {"secretRef": {"name": "u"}}}]);
@@ -303,7 +303,7 @@ async fn vms(cluster: &Cluster) -> (Api<DynamicObject>, Value) {
     (vms, manifest)
 }
 
-/// Adds a reference to a list of a VirtualMachine.
+/// Returns a patch that adds a reference inside a list of a VirtualMachine.
 fn reference() -> Patch<Value> {
     let path = "/spec/template/spec/volumes/0/cloudInitConfigDrive/networkDataSecretRef";
     Patch::Json(serde_json::from_value(json!([{"op": "add", "path": path, "value": {"name": "s"}}])).unwrap())
@@ -312,7 +312,7 @@ fn reference() -> Patch<Value> {
 pub async fn a_later_apply_conflicts_with_a_manager_that_patched_a_list(cluster: &Cluster) {
     let (vms, mut manifest) = vms(cluster).await;
     apply_server_side(&vms, &manifest, "user").await.unwrap();
-    // The manifest changes the list, which only its own manager owns.
+    // The manifest changes the list. Only the manager of this manifest owns the list.
     manifest["spec"]["template"]["spec"]["volumes"][0]["name"] = "other".into();
     let second = apply_server_side(&vms, &manifest, "user").await.unwrap();
     assert_eq!(second.data["spec"], manifest["spec"]);
@@ -323,7 +323,7 @@ pub async fn a_later_apply_conflicts_with_a_manager_that_patched_a_list(cluster:
     };
     let start = "Apply failed with 1 conflict: conflict with \"glowplug-controller\" using kubevirt.io/v1";
     assert!(message.starts_with(start) && message.ends_with(": .spec.template.spec.volumes"), "{message}");
-    // Another manager that writes the list as in the manifest again removes the conflict.
+    // The conflict ends when another manager writes the list again as it is in the manifest.
     let own = PatchParams { field_manager: Some("own".to_owned()), ..PatchParams::default() };
     let volumes = &manifest["spec"]["template"]["spec"]["volumes"];
     let patch = json!({"spec": {"template": {"spec": {"volumes": volumes, "hostname": "i"}}}});
@@ -347,7 +347,7 @@ pub async fn a_client_side_apply_replaces_lists_and_removes_members_that_its_man
     assert_eq!(apply(&vms, &manifest).await.unwrap().resource_version(), stored.resource_version());
 }
 
-pub async fn a_json_patch_tests_before_it_changes(cluster: &Cluster) {
+pub async fn a_json_patch_with_a_failed_test_changes_nothing(cluster: &Cluster) {
     let secrets: Api<Secret> = Api::namespaced(cluster.client(), &cluster.namespace().await);
     secrets.create(&PostParams::default(), &secret("a", &json!({"key": "MQ=="}))).await.unwrap();
     let patch = |is: &str| {
@@ -359,14 +359,14 @@ pub async fn a_json_patch_tests_before_it_changes(cluster: &Cluster) {
     assert_eq!(stored.data.unwrap().into_keys().collect::<Vec<_>>(), ["key", "other"]);
 }
 
-pub async fn a_merge_patch_removes_with_null(cluster: &Cluster) {
+pub async fn null_in_a_merge_patch_removes_a_member(cluster: &Cluster) {
     let secrets: Api<Secret> = Api::namespaced(cluster.client(), &cluster.namespace().await);
     secrets.create(&PostParams::default(), &secret("a", &json!({"key": "MQ==", "other": "Mg=="}))).await.unwrap();
     let stored = secrets.patch("a", &patched(), &Patch::Merge(json!({"data": {"key": null}}))).await.unwrap();
     assert_eq!(stored.data.unwrap().into_keys().collect::<Vec<_>>(), ["other"]);
 }
 
-/// A client for pools that sends any specification, also an invalid one.
+/// Returns a client for pools that can also send an invalid specification.
 async fn raw_pools(cluster: &Cluster) -> Api<DynamicObject> {
     let kind = ApiResource::erase::<StaticIPPool>(&());
     Api::namespaced_with(cluster.client(), &cluster.namespace().await, &kind)
@@ -424,7 +424,7 @@ pub async fn an_immutable_secret_keeps_its_data(cluster: &Cluster) {
     secrets.delete("a", &DeleteParams::default()).await.unwrap();
 }
 
-pub async fn metadata_alone_can_be_listed(cluster: &Cluster) {
+pub async fn a_client_can_list_and_get_only_the_metadata_of_objects(cluster: &Cluster) {
     let pools: Api<StaticIPPool> = Api::namespaced(cluster.client(), &cluster.namespace().await);
     pools.create(&PostParams::default(), &pool("a")).await.unwrap();
     let list = pools.list_metadata(&ListParams::default()).await.unwrap();
@@ -434,7 +434,7 @@ pub async fn metadata_alone_can_be_listed(cluster: &Cluster) {
     assert_eq!(one.uid(), list.items[0].uid());
 }
 
-pub async fn discovery_names_the_kinds(cluster: &Cluster) {
+pub async fn discovery_lists_the_kinds_of_the_controller(cluster: &Cluster) {
     let client = cluster.client();
     let groups = client.list_api_groups().await.unwrap().groups;
     let group = groups.into_iter().find(|group| group.name == "ipam.glowplug.dev").unwrap();
@@ -489,7 +489,7 @@ pub async fn a_role_allows_only_the_requests_that_it_names(cluster: &Cluster) {
     )
     .await;
     let secrets: Api<Secret> = Api::namespaced(cluster.client_as(&user), &namespace);
-    // A real server receives a role through a watch.
+    // A real server uses a new role some time later.
     while secrets.get_opt("a").await.is_err() {
         tokio::task::yield_now().await;
     }
@@ -528,7 +528,7 @@ pub async fn a_user_needs_a_right_on_an_owner_to_block_its_deletion(cluster: &Cl
     };
     bind("secrets").await;
     let secrets: Api<Secret> = Api::namespaced(cluster.client_as(user), &namespace);
-    // A real server receives a role through a watch.
+    // A real server uses a new role some time later.
     while secrets.get_opt("a").await.is_err() {
         tokio::task::yield_now().await;
     }

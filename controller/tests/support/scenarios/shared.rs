@@ -25,7 +25,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Creates the pool, which has the name of a namespace, with `members` merged into its specification.
+    /// Creates the pool with the name of a namespace. Merges `members` into the specification of the pool.
     pub(crate) async fn new(cluster: &Cluster, hosted: &Hosted, addresses: &[&str], members: Value) -> Self {
         let (name, pools) = (hosted.clusters.clone(), Api::all(cluster.client()));
         let mut pool =
@@ -41,7 +41,7 @@ impl Shared {
         self.pools.patch(&self.name, &PatchParams::default(), &patch).await.unwrap();
     }
 
-    /// Waits until a condition of the pool has this status, and returns its reason and message.
+    /// Waits until a condition of the pool has this status, and returns the reason and the message of the condition.
     pub(crate) async fn until_condition(&self, type_: &str, status: &str) -> [String; 2] {
         poll(&format!("{type_} {status} of {}", self.name), async || {
             let conditions = self.pools.get(&self.name).await.unwrap().status?.conditions;
@@ -52,13 +52,13 @@ impl Shared {
     }
 }
 
-/// References to NodePools of hosted clusters in one namespace.
+/// Returns references to NodePools of hosted clusters in one namespace.
 fn references(hosted: &Hosted, names: &[&str]) -> Value {
     let reference = |name: &&str| json!({"namespace": hosted.clusters, "name": name});
     json!({"nodePoolRefs": names.iter().map(reference).collect::<Vec<_>>()})
 }
 
-/// Starts another hosted cluster on the network of the first one, and creates its NodePool.
+/// Starts another hosted cluster on the network of the first cluster, and creates its NodePool.
 async fn beside(cluster: &Cluster, first: &Hosted, name: &str, node_pool: &str) -> Hosted {
     let mut hosted = Hosted::start(cluster, &first.clusters, name, "{}").await;
     hosted.network.clone_from(&first.network);
@@ -66,7 +66,7 @@ async fn beside(cluster: &Cluster, first: &Hosted, name: &str, node_pool: &str) 
     hosted
 }
 
-/// Two hosted clusters, each with a NodePool of its name, and a pool for both.
+/// Starts two hosted clusters with the NodePools `blue` and `green`, and creates a pool for both NodePools.
 async fn two_clusters<'c>(cluster: &'c Cluster, addresses: &[&str]) -> (Hosted, Hosted, Shared, Installed<'c>) {
     let blue = Hosted::new(cluster).await;
     blue.node_pool("blue", 0, &json!({})).await;
@@ -78,7 +78,7 @@ async fn two_clusters<'c>(cluster: &'c Cluster, addresses: &[&str]) -> (Hosted, 
     (blue, green, shared, installed)
 }
 
-/// The addresses of the machines of a NodePool.
+/// Scales a NodePool to `count` machines, and returns their addresses.
 async fn addresses(hosted: &Hosted, node_pool: &str, count: usize) -> Vec<String> {
     hosted.scale(node_pool, count).await;
     let mut addresses = Vec::new();
@@ -123,7 +123,7 @@ pub async fn machines_of_two_clusters_get_addresses_of_one_pool(cluster: &Cluste
     installed.stop().await;
 }
 
-/// The condition of a NodePool about its pools; null without one.
+/// The condition of a NodePool about its pools. Null: the NodePool does not have the condition.
 fn exhausted(node_pool: &DynamicObject) -> &Value {
     let conditions = node_pool.data["status"]["conditions"].as_array().into_iter().flatten();
     conditions.into_iter().find(|condition| condition["type"] == CONDITION).unwrap_or(&Value::Null)
@@ -178,7 +178,8 @@ pub(crate) async fn label(cluster: &Cluster, hosted: &Hosted, key: &str, value: 
     merge(&namespaces, &hosted.namespace, &json!({"metadata": {"labels": {(key): value}}})).await;
 }
 
-/// Creates a machine that no program would create again, so the webhook does not reject it when the pool is exhausted.
+/// Creates a machine without a KubevirtMachine. No program would create such a machine again, so the webhook does not
+/// reject the machine when the pool is exhausted.
 pub(crate) async fn create(hosted: &Hosted, name: &str) {
     let drive = json!({"networkDataSecretRef": {"name": new_name(name).unwrap()}});
     hosted.vms.create(&PostParams::default(), &hosted.vm(name, &json!({"app": "x"}), &drive)).await.unwrap();
@@ -217,11 +218,11 @@ pub async fn a_shared_pool_first_serves_the_namespace_with_the_fewest_addresses(
     .await;
     let waiting: Vec<&str> = waiting.iter().map(|it| it.name.as_str()).collect();
     assert_eq!(waiting, ["f", "g", "d", "e"]);
-    // The labels alone add no machine of a namespace that the pool does not select.
+    // A machine in a namespace that the pool does not select gets no address, even if it has the labels.
     let outside = other.vm("outside", &json!({"app": "x"}), &json!({}));
     other.vms.create(&PostParams::default(), &outside).await.unwrap();
     assert_eq!(other.until_running("outside").await.network_data_secret, None);
-    // A claim in such a namespace gets nothing, too.
+    // A claim in such a namespace gets no address either.
     let site = Site::of(cluster, &other.namespace, "v1beta2");
     let pool_ref = json!({"kind": "GlobalStaticIPPool", "name": shared.name});
     site.claim("outside", &json!({"spec": {"poolRef": pool_ref}})).await;
@@ -245,7 +246,7 @@ pub async fn machines_keep_their_addresses_when_their_namespace_gets_or_loses_th
     let key = format!("example.com/{}", blue.namespace);
     label(cluster, &blue, &key, json!("true")).await;
     let members = json!({"namespaceSelector": {"matchLabels": {key.clone(): "true"}}});
-    // A machine of a namespace that the pool does not select yet runs with the first address.
+    // A machine runs with the first address. The pool does not select the namespace of this machine yet.
     let record = json!({"metadata": {"annotations": {(ANNOTATION): r#"["10.0.0.8/16"]"#}}});
     let mut vm = green.vm("known", &json!({}), &json!({}));
     vm.annotations_mut().extend([(ANNOTATION.to_owned(), r#"["10.0.0.8/16"]"#.to_owned())]);
@@ -265,7 +266,7 @@ pub async fn machines_keep_their_addresses_when_their_namespace_gets_or_loses_th
     .await;
     create(&blue, "new").await;
     assert_eq!(blue.address_of("new").await, "10.0.0.9");
-    // Its address stays with the machine when the namespace loses the label.
+    // The machine keeps its address when the namespace loses the label.
     label(cluster, &green, &key, Value::Null).await;
     let listed = async || (shared.until_condition("NamespacesListed", "True").await[1].ends_with(": 1")).then_some(());
     poll("one namespace", listed).await;

@@ -22,7 +22,7 @@ fn rows<const N: usize>(rows: [(&str, &str); N]) -> Vec<(String, String)> {
 }
 
 /// Starts a hosted cluster with a pool for NodePool `workers` whose addresses come from `source`, and the controller.
-/// The interface of the machines is `net1`: the names of HyperShift cannot be part of the name of an IPAMClaim.
+/// The interface of the machines is `net1`, because the names of HyperShift cannot be part of the name of an IPAMClaim.
 async fn served<'c>(cluster: &'c Cluster, source: Value) -> (Hosted, Installed<'c>) {
     let hosted = Hosted::new(cluster).await;
     let paths = ["/spec/template/spec/networks/0/name", "/spec/template/spec/domain/devices/interfaces/0/name"];
@@ -37,22 +37,22 @@ async fn served<'c>(cluster: &'c Cluster, source: Value) -> (Hosted, Installed<'
     (hosted, installed)
 }
 
-/// Starts such a hosted cluster with a network provider that has these addresses.
+/// Starts a hosted cluster as [`served`] does, with a network provider that has these addresses.
 async fn with_network<'c>(cluster: &'c Cluster, addresses: &[&str]) -> (Hosted, Installed<'c>, Network) {
     let (hosted, installed) = served(cluster, json!({"ipamClaim": {}})).await;
     let network = Network::start(&hosted.client, &hosted.namespace, addresses);
     (hosted, installed, network)
 }
 
-/// Starts such a hosted cluster with another IPAM provider that has these addresses.
+/// Starts a hosted cluster as [`served`] does, with another IPAM provider that has these addresses.
 async fn with_provider<'c>(cluster: &'c Cluster, addresses: &[&str]) -> (Hosted, Installed<'c>, OtherProvider) {
     let (hosted, installed) = served(cluster, json!({"poolRef": OtherProvider::pool_ref()})).await;
     let provider = OtherProvider::start(&hosted.client, &hosted.namespace, addresses);
     (hosted, installed, provider)
 }
 
-/// Deletes the VirtualMachine of a machine, and waits until capk has created it again and its guest runs. Returns the
-/// address of the guest.
+/// Deletes the VirtualMachine of a machine, and waits until the guest of the next VirtualMachine runs, which capk
+/// creates. Returns the address of the guest.
 async fn create_again(hosted: &Hosted, name: &str) -> String {
     let before = hosted.vms.get(name).await.unwrap().uid();
     hosted.vms.delete(name, &DeleteParams::default()).await.unwrap();
@@ -272,7 +272,7 @@ pub async fn a_claim_of_another_author_stays_and_its_machine_waits(cluster: &Clu
     installed.stop().await;
 }
 
-pub async fn a_claim_whose_machine_is_gone_is_ended_by_the_next_leader(cluster: &Cluster) {
+pub async fn the_next_leader_deletes_a_claim_whose_machine_is_gone(cluster: &Cluster) {
     let (hosted, mut installed, provider) = with_provider(cluster, &["10.0.0.50"]).await;
     hosted.scale("workers", 1).await;
     assert_eq!(hosted.address_of("workers-0").await, "10.0.0.50");
@@ -280,7 +280,7 @@ pub async fn a_claim_whose_machine_is_gone_is_ended_by_the_next_leader(cluster: 
     hosted.scale("workers", 0).await;
     hosted.until_gone(&hosted.instances, "workers-0").await;
     hosted.until_gone(&hosted.vms, "workers-0").await;
-    // Only the claim of the machine is left: its lease is lost, too.
+    // Only the claim of the machine is left: the lease of the machine is lost, too.
     hosted.forget_leases().await;
     installed.lead().await;
     until_no_claims(&provider).await;

@@ -1,4 +1,4 @@
-//! An upgrade to a later version and back, while machines are created all the time.
+//! Tests an upgrade to a later version and the downgrade, while machines are created continuously.
 //!
 //! The versions differ in what an administrator applies: the definitions, and the configurations of the webhooks. The
 //! replicas of both versions are the same program.
@@ -28,10 +28,10 @@ use crate::support::program::Program;
 use crate::support::replica::{configurations, write_certificate};
 
 const WEBHOOKS: [&str; 2] = ["MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"];
-/// Kinds that have another definition in the later version.
+/// Kinds whose CRDs are different in the later version.
 const KINDS: [&str; 2] = ["staticippools", "staticipleases"];
 
-/// A Service: forwards each connection to one of its replicas. The replicas take turns.
+/// A stand-in for a Service: forwards each connection to one of the replicas, which take turns.
 struct Service {
     address: SocketAddr,
     replicas: Arc<Mutex<VecDeque<SocketAddr>>>,
@@ -118,7 +118,7 @@ impl<'c> Deployment<'c> {
             let mut replica = self.replicas.pop_front().unwrap();
             replica.send("-TERM");
             replica.until("stopping").await;
-            // The nodes of a cluster know that a replica ends only a moment later.
+            // The nodes of a cluster learn only a moment later that a replica ends.
             sleep(Duration::from_secs(1)).await;
             self.service.remove(replica.webhooks);
             ending.push(replica);
@@ -137,7 +137,8 @@ impl<'c> Deployment<'c> {
             configuration["metadata"]["labels"]["app.kubernetes.io/version"] = version.into();
             let api = configurations(self.cluster, kind);
             let applied = api.patch("glowplug-controller", &params, &Patch::Apply(&configuration)).await;
-            // An API server before Kubernetes 1.28 refuses conditions, and the guide says to remove them.
+            // An API server before Kubernetes 1.28 refuses `matchConditions`. Then the conditions are removed, as the
+            // guide requires.
             let refuses = |error: &kube::Error| error.to_string().contains("matchConditions: field not declared");
             if applied.as_ref().is_err_and(refuses) {
                 for webhook in configuration["webhooks"].as_array_mut().unwrap() {
@@ -204,7 +205,7 @@ pub async fn no_machine_is_refused_during_an_upgrade_and_a_downgrade(cluster: &C
         deployment.apply_webhooks("0.3.0").await;
         deployment.roll_out().await;
         later::note(cluster, before.keys()).await;
-        // The downgrade changes the Deployment alone.
+        // The downgrade changes only the Deployment.
         deployment.roll_out().await;
         is_over.store(true, Ordering::Relaxed);
         before
@@ -221,7 +222,7 @@ pub async fn no_machine_is_refused_during_an_upgrade_and_a_downgrade(cluster: &C
         assert_eq!(after[&name], later::noted(spec), "{name}");
     }
 
-    // Other scenarios use the definitions of this version, and replicas of their own.
+    // Other scenarios use the CRDs of this version, and replicas of their own.
     for kind in WEBHOOKS {
         configurations(cluster, kind).delete("glowplug-controller", &DeleteParams::default()).await.unwrap();
     }

@@ -1,4 +1,4 @@
-//! Pools that the webhook checks, with the shipped configuration of the webhook.
+//! Tests the webhooks for pools and for machines, with the shipped configurations.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -32,7 +32,7 @@ use crate::support::manifests::documents;
 use crate::support::replica::{Replica, webhooks};
 use crate::support::scenarios::manifests::find_lost;
 
-/// A replica that answers webhooks for pools, and the cluster that asks it.
+/// A replica with the webhook for pools, and the cluster that calls the webhook.
 struct Asked<'c> {
     cluster: &'c Cluster,
     namespace: String,
@@ -48,7 +48,7 @@ fn spec(network: &str, addresses: &[&str]) -> PoolSpec {
     }
 }
 
-/// The message of a refusal by the webhook for pools.
+/// Returns the message with which the webhook for pools refused a request. `None`: the request succeeded.
 fn refusal<T>(result: kube::Result<T>) -> Option<String> {
     refusal_of("pools", result).map(|(code, message)| {
         assert_eq!(code, 422);
@@ -56,7 +56,7 @@ fn refusal<T>(result: kube::Result<T>) -> Option<String> {
     })
 }
 
-/// The code and the message of a refusal by a webhook.
+/// Returns the code and the message with which a webhook refused a request. `None`: the request succeeded.
 fn refusal_of<T>(webhook: &str, result: kube::Result<T>) -> Option<(u16, String)> {
     match result {
         Err(kube::Error::Api(status)) => {
@@ -79,13 +79,13 @@ impl<'c> Asked<'c> {
         asked
     }
 
-    /// Waits until the API server asks the webhook, or asks it no more: a real server learns of a configuration from a
-    /// watch.
+    /// Waits until the API server calls the webhook or, with `false`, no longer calls the webhook. A real server
+    /// receives a configuration through a watch.
     async fn until(&self, is_asked: bool) {
         until(&self.pools(), &self.network(), is_asked).await;
     }
 
-    /// A network that no other scenario uses.
+    /// Returns the name of a network that no other scenario uses.
     fn network(&self) -> String {
         format!("{}/vlan10", self.namespace)
     }
@@ -117,7 +117,8 @@ async fn until(pools: &Api<StaticIPPool>, network: &str, is_asked: bool) {
     }
 }
 
-/// The objects of all files in `examples/manifests`, in one namespace, with cluster-wide names that no other scenario uses.
+/// Returns the objects of all files in `examples/manifests`, in one namespace. Cluster-wide names are changed to names
+/// that no other scenario uses.
 fn examples(namespace: &str) -> Vec<Value> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/manifests");
     let mut files: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|file| file.unwrap().path()).collect();
@@ -168,7 +169,7 @@ pub async fn every_example_is_accepted_with_all_its_members(cluster: &Cluster) {
     asked.stop().await;
 }
 
-pub async fn an_invalid_pool_is_refused_with_every_error(cluster: &Cluster) {
+pub async fn the_refusal_of_an_invalid_pool_lists_every_error(cluster: &Cluster) {
     let asked = Asked::start(cluster).await;
     let mut wrong = spec(&asked.network(), &["10.0.0.5/24", "x"]);
     wrong.nameservers = vec!["y".to_owned()];
@@ -185,7 +186,7 @@ pub async fn an_invalid_pool_is_refused_with_every_error(cluster: &Cluster) {
     let network = asked.network();
     let expected =
         format!("network: immutable \"infra/vlan11\", expected \"{network}\": create a new pool for another network");
-    // A server with CEL refuses this by the schema of the kind, before it asks a webhook.
+    // A server with CEL refuses this change by the schema of the kind, before it calls a webhook.
     let of_schema = "spec.network: Invalid value: \"infra/vlan11\": immutable, expected a new pool for another network";
     let (pools, change) = (asked.pools(), json!({"spec": {"network": "infra/vlan11"}}));
     match pools.patch("a", &PatchParams::default(), &Patch::Merge(change)).await {
@@ -255,7 +256,7 @@ pub async fn a_stored_pool_that_is_invalid_can_be_deleted_and_lose_its_finalizer
     asked.stop().await;
 }
 
-/// The answer of the webhook to a change of the pool `workers`.
+/// Returns the answer of the webhook to a change of the pool `workers`.
 async fn review(
     cluster: &Cluster,
     namespace: &str,
@@ -293,7 +294,7 @@ async fn post(cluster: &Cluster, path: &str, body: String) -> (StatusCode, Strin
     (status, String::from_utf8(body.to_vec()).unwrap())
 }
 
-pub async fn a_pool_in_use_shrinks_and_is_deleted_with_a_warning(cluster: &Cluster) {
+pub async fn the_webhook_allows_a_pool_in_use_to_shrink_or_to_be_deleted_with_a_warning(cluster: &Cluster) {
     let namespace = cluster.namespace().await;
     let network = format!("{namespace}/vlan10");
     let leases: Api<StaticIPLease> = Api::all(cluster.client());
@@ -399,7 +400,7 @@ impl<'c> Hosted<'c> {
         Api::namespaced_with(self.cluster.client(), namespace, &virtual_machines())
     }
 
-    /// A machine as capk creates it, with `changes` merged into it.
+    /// Returns a machine as capk creates it, with `changes` merged into it.
     fn machine(&self, name: &str, changes: &Value) -> DynamicObject {
         let spec = json!({
             "domain": {"devices": {"interfaces": [{"name": "iface1", "bridge": {}}]}},
@@ -417,8 +418,8 @@ impl<'c> Hosted<'c> {
         serde_json::from_value(machine).unwrap()
     }
 
-    /// Waits until the API server calls the webhook for machines of the hosted cluster, or, with `false`, until it no
-    /// longer calls the webhook for them.
+    /// Waits until the API server calls the webhook for machines of the hosted cluster or, with `false`, until the API
+    /// server no longer calls the webhook for these machines.
     async fn until(&self, is_asked: bool) {
         let (machines, dry_run) =
             (self.machines(&self.machines), PostParams { dry_run: true, ..PostParams::default() });
@@ -433,8 +434,8 @@ impl<'c> Hosted<'c> {
         self.machines(&self.machines).create(&PostParams::default(), &machine).await
     }
 
-    /// Returns whether a machine refers to a Secret of a new name, and the index of its interface. Null: the machine does not
-    /// have them.
+    /// Returns whether a machine refers to a Secret of a new name, and the index of its interface. Null: the machine
+    /// has no reference, or no index.
     fn added(machine: &DynamicObject) -> Value {
         let spec = &machine.data["spec"]["template"]["spec"];
         let secret = &spec["volumes"][0]["cloudInitConfigDrive"]["networkDataSecretRef"];
@@ -494,7 +495,7 @@ pub async fn a_machine_of_an_exhausted_pool_is_refused_unless_it_has_an_address(
     hosted.until(true).await;
     hosted.set_exhausted("True").await;
     let message = "No available IPs in pool for interface eno101".to_owned();
-    // A replica learns of the status from a watch.
+    // A replica receives the status through a watch.
     let dry_run = PostParams { dry_run: true, ..PostParams::default() };
     let (machines, machine) = (hosted.machines(&hosted.machines), hosted.machine("w-0", &json!({})));
     while machines.create(&dry_run, &machine).await.is_ok() {
@@ -543,7 +544,7 @@ pub async fn a_machine_of_an_exhausted_pool_is_refused_unless_it_has_an_address(
     replica.stop(async || hosted.until(false).await).await;
 }
 
-pub async fn a_replica_that_knows_no_pool_yet_asks_the_api_server(cluster: &Cluster) {
+pub async fn a_replica_whose_cache_is_not_ready_reads_the_pools_from_the_api_server(cluster: &Cluster) {
     let hosted = Hosted::new(cluster).await;
     let object = |name: &str| {
         let mut machine = hosted.machine(name, &json!({}));

@@ -20,14 +20,14 @@ use super::conditions::{self, Decision};
 use super::patch;
 use super::store::{Call, Refusal, Store, Write};
 
-/// A webhook that is called for a write: its rules and its namespace selector match.
+/// A webhook whose rules and namespace selector match a write.
 pub struct Hook {
     /// The webhook, as an element of `webhooks` in its configuration.
     webhook: Value,
     mutates: bool,
 }
 
-/// The webhooks for a write, the mutating ones first.
+/// Returns the webhooks for a write, the mutating webhooks first.
 pub fn hooks(store: &Store, call: &Call, write: &Write) -> Vec<Hook> {
     const GROUP: &str = "admissionregistration.k8s.io";
     let namespace = call.namespace.as_deref().and_then(|name| store.namespace(name));
@@ -110,7 +110,7 @@ fn request(call: &Call, write: &Write) -> Value {
     request
 }
 
-/// Bytes as Go decodes them: a base64 string, or a list of numbers, as kube writes them.
+/// Reads bytes as Go does: from a base64 string, or from a list of numbers, which the crate `kube` writes.
 fn bytes(value: &Value) -> Option<Vec<u8>> {
     match value {
         Value::Array(_) => serde_json::from_value(value.clone()).ok(),
@@ -135,7 +135,7 @@ fn is_for(rule: &Value, call: &Call, write: &Write) -> bool {
         && rule["resources"].as_array().is_some_and(|all| all.iter().any(is_resource))
 }
 
-/// Whether a label selector matches an object; an absent selector matches everything.
+/// Returns whether a label selector matches an object. An absent selector matches everything.
 fn matches(selector: &Value, object: Option<&Value>) -> bool {
     let label = |name: &str| object.and_then(|object| object["metadata"]["labels"].get(name)).and_then(Value::as_str);
     let mut pairs = selector["matchLabels"].as_object().into_iter().flatten();
@@ -157,8 +157,9 @@ fn matches(selector: &Value, object: Option<&Value>) -> bool {
 // === impl Hook ===
 
 impl Hook {
-    /// Asks the webhook about a write, as the write is now. Returns the response, or `None` when the webhook is not called
-    /// or its failure is ignored. An error: the webhook denies the write, or its failure denies it.
+    /// Sends a write, in its current form, to the webhook. Returns the response, or `None` if the webhook is not called
+    /// or its failure is ignored. An error: the webhook denies the write, or the call fails and the failure is not
+    /// ignored.
     async fn review(&self, call: &Call, write: &Write) -> Result<Option<Value>, Refusal> {
         let selector = &self.webhook["objectSelector"];
         let (name, ignores_failure) = (&self.webhook["name"], self.webhook["failurePolicy"] == "Ignore");

@@ -18,7 +18,7 @@ pub enum Decision {
     Call,
     /// A condition is false.
     Skip,
-    /// No condition is false, and at least one cannot be evaluated: one error for each of those.
+    /// No condition is false, and at least one condition cannot be evaluated: an error for each such condition.
     Failed(Vec<String>),
 }
 
@@ -56,7 +56,7 @@ pub fn decide(webhook: &Value, request: &Value) -> Decision {
     if errors.is_empty() { Decision::Call } else { Decision::Failed(errors) }
 }
 
-/// Name and expression of each condition.
+/// Returns the name and the expression of each condition.
 fn conditions(webhook: &Value) -> impl Iterator<Item = (&str, &str)> {
     let all = webhook["matchConditions"].as_array().into_iter().flatten();
     all.map(|one| ["name", "expression"].map(|member| one[member].as_str().unwrap_or_default())).map(Into::into)
@@ -79,7 +79,7 @@ fn evaluate(expression: &str, request: &Value) -> Result<bool, String> {
     }
 }
 
-/// JSON as a value of CEL. A whole number is an `int`, as in API servers.
+/// Converts JSON to a value of CEL. A whole number becomes an `int`, as in API servers.
 fn value(json: &Value) -> cel::Value {
     match json {
         Value::Null => cel::Value::Null,

@@ -1,4 +1,5 @@
-//! Managers that own the fields of an object. A real API server shows them in `metadata.managedFields`. This server does not.
+//! Managers that own the fields of an object. A real API server shows these managers in `metadata.managedFields`, but
+//! this server does not.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,26 +12,27 @@ use super::store::{Call, Refusal};
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct Manager {
     name: String,
-    /// Whether it owns the fields through server-side apply. One name can be two managers.
+    /// Whether the manager owns the fields through server-side apply. One name can belong to two managers, with and
+    /// without server-side apply.
     applies: bool,
     subresource: Option<String>,
 }
 
-/// The fields of each manager.
+/// The fields that each manager owns.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Managers(BTreeMap<Manager, BTreeSet<Field>>);
 
 // === impl Manager ===
 
 impl Manager {
-    /// The manager that a request names, else the program that sent it.
+    /// Returns the manager that a request names or, without a name, the program that sent the request.
     pub fn of(call: &Call) -> Self {
         let agent = call.user_agent.split('/').next().filter(|name| !name.is_empty()).unwrap_or("unknown");
         let name = call.query.get("fieldManager").map_or(agent, String::as_str).to_owned();
         Self { name, applies: call.is_apply(), subresource: call.subresource.clone() }
     }
 
-    /// The manager in the message of a conflict.
+    /// Describes the manager for the message of a conflict.
     fn describe(&self, version: &str) -> String {
         let of = self.subresource.as_ref().map(|name| format!(" with subresource {name:?}")).unwrap_or_default();
         let using = if self.applies { String::new() } else { format!(" using {version}") };
@@ -41,7 +43,7 @@ impl Manager {
 // === impl Managers ===
 
 impl Managers {
-    /// Records a write other than an apply: the manager alone owns what it adds and changes.
+    /// Records a write other than an apply. Then only this manager owns the fields that the write adds or changes.
     pub fn update(&mut self, manager: Manager, old: &Value, new: &Value) {
         let (before, after) = (fields(old), fields(new));
         let changed = after.iter().filter(|(field, value)| before.get(*field) != Some(value));
@@ -53,8 +55,8 @@ impl Managers {
         self.0.retain(|_, owned| !owned.is_empty());
     }
 
-    /// Server-side apply of `body` to `old`: returns the new object. The fields of the body become the fields of the manager,
-    /// and fields that only the manager had are removed.
+    /// Applies `body` to `old` as server-side apply does, and returns the new object. The manager then owns the fields
+    /// of `body`. Fields that only this manager owned, and that `body` lacks, are removed.
     pub fn apply(&mut self, manager: Manager, call: &Call, body: &Value, old: &Value) -> Result<Value, Refusal> {
         let (mine, stored) = (fields(body), fields(old));
         let differs = |field: &Field| mine.get(field).is_some_and(|value| stored.get(field) != Some(value));

@@ -1,9 +1,9 @@
 //! A Kubernetes API server in the test process, over HTTP, which can inject faults.
 //!
-//! It implements only the features that the controller needs. The scenarios run against this server and against a real
-//! server; where the two differ, the real server is right. Known differences: pages after the first one show the
+//! The server implements only the features that the controller needs. The scenarios run against this server and against
+//! a real server. Where the two differ, the real server is right. Known differences: pages after the first one show the
 //! current objects; server-side apply treats every list as one field; CEL rules of definitions and `matchPolicy` of
-//! webhooks are not evaluated. `support/collector.rs` has the garbage collector and the controller of namespaces.
+//! webhooks are not evaluated. The garbage collector and the controller of namespaces are in `support/collector.rs`.
 
 mod admission;
 pub mod conditions;
@@ -34,7 +34,7 @@ pub use rbac::{ADMIN, KUBEVIRT, TOKEN};
 pub use store::Call;
 use store::{Backup, Kind, Refusal, Store};
 
-/// Handling of a request.
+/// How the server handles a request.
 #[derive(Clone)]
 pub enum Fault {
     /// The request is served.
@@ -58,14 +58,14 @@ struct Shared {
     store: Mutex<Store>,
     decide: Mutex<Decide>,
     calls: Mutex<Vec<Call>>,
-    /// The version of the store. Watches wait for its next value.
+    /// The version of the store. Watches wait for the next version.
     changed: watch::Sender<u64>,
-    /// Counters of the cuts of watches and of the bookmarks: each change is the signal for the open watches.
+    /// Counters of the cuts of watches and of the bookmarks. Each change of a counter is a signal for the open watches.
     cuts: watch::Sender<u64>,
     bookmarks: watch::Sender<u64>,
 }
 
-/// A running server. Dropping it stops the server.
+/// A running server. Dropping this value stops the server.
 pub struct Server {
     address: SocketAddr,
     shared: Arc<Shared>,
@@ -103,23 +103,23 @@ impl Server {
         Self { address, shared, task }
     }
 
-    /// The URL of the server.
+    /// Returns the URL of the server.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// Makes `decide` decide every later request, in the order in which the requests arrive.
+    /// Makes the server ask `decide` about every later request, in the order in which the requests arrive.
     pub fn set_faults(&self, decide: impl FnMut(&Call) -> Fault + Send + 'static) {
         *lock(&self.shared.decide) = Box::new(decide);
     }
 
-    /// Serves every later request.
+    /// Ends the faults: every later request is served.
     pub fn clear_faults(&self) {
         self.set_faults(|_| Fault::None);
     }
 
-    /// Makes the client crash at its n-th write from now, counted from 0: no later request is served. `is_done` decides
-    /// whether the n-th write is processed.
+    /// Simulates a crash of the client at its n-th write from now, counted from 0: no later request is served.
+    /// `is_done` says whether the n-th write itself is processed.
     pub fn crash_at(&self, n: usize, is_done: bool) {
         let mut writes = 0;
         self.set_faults(move |call| {
@@ -150,13 +150,13 @@ impl Server {
         self.shared.bookmarks.send_modify(|bookmarks| *bookmarks += 1);
     }
 
-    /// A backup of all objects.
+    /// Returns a backup of all objects.
     pub fn backup(&self) -> Backup {
         lock(&self.shared.store).backup()
     }
 
-    /// Restores a backup and ends every open watch, as an API server does when it restarts. A watch from a version that is newer
-    /// than the restored ones reports nothing until there is a newer version.
+    /// Restores a backup and ends every open watch, as an API server does when it restarts. A watch from a version that
+    /// is newer than all restored versions reports nothing until a newer version exists.
     pub fn restore(&self, backup: Backup) {
         let mut store = lock(&self.shared.store);
         store.restore(backup);
@@ -165,8 +165,8 @@ impl Server {
         self.cut_watches();
     }
 
-    /// Forgets all versions before the current one: a watch from an older version, and the next page of any earlier list, get
-    /// 410.
+    /// Forgets all versions before the current one. The response is then 410 to a watch from an older version, and to
+    /// the next page of a list that began earlier.
     pub fn compact(&self) {
         let mut store = lock(&self.shared.store);
         store.compacted = store.version();
@@ -306,7 +306,7 @@ async fn respond(shared: &Shared, call: &Call, is_metadata: bool) -> Result<Resp
     }
 }
 
-/// The events in the form of the core group, in which kubectl reads them.
+/// Returns the events in the form of the core group, which kubectl reads.
 fn core_events(objects: &Store, call: &Call) -> Result<Value, Refusal> {
     let all = Call { group: "events.k8s.io".to_owned(), query: BTreeMap::new(), ..call.clone() };
     let (events, metadata) = objects.list(&all)?;
@@ -399,7 +399,7 @@ fn open_watch(shared: &Arc<Shared>, call: &Call, is_metadata: bool) -> Result<Re
     Ok(reply(200, BodyExt::boxed_unsync(StreamBody::new(lines))))
 }
 
-/// Method and path of a request for objects. `None` for a request that discovery handles.
+/// Parses method and path of a request for objects. `None`: the request is not for objects.
 fn parse(method: &str, path: &str) -> Option<Call> {
     let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
     let (group, version, rest) = match &parts[..] {

@@ -1,4 +1,4 @@
-//! Patches, and the schema of a CRD.
+//! Applies patches, and enforces the schema of a CRD.
 
 use std::collections::BTreeMap;
 
@@ -9,14 +9,14 @@ use super::store::{Kind, Refusal};
 /// The path of a leaf field.
 pub type Field = Vec<String>;
 
-/// A JSON merge patch (RFC 7386), applied to a copy.
+/// Returns a copy of an object with a JSON merge patch (RFC 7386) applied.
 pub fn merge(object: &Value, patch: &Value) -> Value {
     let mut object = object.clone();
     json_patch::merge(&mut object, patch);
     object
 }
 
-/// A JSON patch (RFC 6902), applied to a copy.
+/// Returns a copy of an object with a JSON patch (RFC 6902) applied.
 pub fn json(object: &Value, patch: &Value) -> Result<Value, Refusal> {
     let mut object = object.clone();
     let patch: json_patch::Patch =
@@ -25,7 +25,8 @@ pub fn json(object: &Value, patch: &Value) -> Result<Value, Refusal> {
     Ok(object)
 }
 
-/// The leaf fields of an object that can have an owner. A list is one leaf, even if a real server merges its items by key.
+/// Returns the leaf fields of an object that can have an owner. A list is one leaf field, even if a real server merges
+/// its items by key.
 pub fn fields(object: &Value) -> BTreeMap<Field, Value> {
     fn walk(value: &Value, path: &mut Field, leaves: &mut BTreeMap<Field, Value>) {
         match value {
@@ -74,8 +75,8 @@ pub fn remove(object: &mut Value, field: &[String]) {
     }
 }
 
-/// Prunes an object to the schema of its version, adds default values, and checks it: types, required members, enumerations, limits
-/// and, unless the stored object has the same problem, the items of sets and maps.
+/// Prunes an object to the schema of its version, adds default values, and checks types, required members, enumerations
+/// and limits. Also checks the items of sets and maps, unless those of the stored object already violate the schema.
 pub fn shape(kind: &Kind, version: &str, object: &mut Value, old: Option<&Value>) -> Result<(), Refusal> {
     if let Some((_, Some(schema))) = kind.versions.iter().find(|(name, _)| name == version) {
         prune(schema, object, true);

@@ -42,8 +42,8 @@ pub fn authorize(store: &Store, call: &Call) -> Result<(), Refusal> {
     Err(Refusal::new(403, "Forbidden", message))
 }
 
-/// The rights on owners that OpenShift requires for a write: `update` of the `finalizers` of each owner whose
-/// `blockOwnerDeletion` the write adds.
+/// Returns the rights on owners that OpenShift requires for a write: the right to update the `finalizers` of each owner
+/// whose `blockOwnerDeletion` the write adds.
 pub fn of_owners(store: &Store, call: &Call, write: &Write) -> Vec<Call> {
     let blocking = |object: &Option<Value>| -> Vec<Value> {
         let owners = object.iter().flat_map(|object| object["metadata"]["ownerReferences"].as_array());
@@ -74,7 +74,8 @@ pub fn of_owners(store: &Store, call: &Call, write: &Write) -> Vec<Call> {
 /// The token of [`ADMIN`]; there is no other token.
 pub const TOKEN: &str = "token-of-the-test";
 
-/// The response to a review: the user of a token, or whether a user may read a path. Roles for paths are ignored.
+/// Returns the response to a review: the user of a token, or whether a user has the right to read a path. Roles for
+/// paths are ignored.
 pub fn review(call: &Call) -> Option<Value> {
     let spec = &call.body["spec"];
     let status = match call.plural.as_str() {

@@ -1,4 +1,4 @@
-//! The objects of the server, and the effect of each request on them. No sockets and no tasks.
+//! The objects of the server, and the effect of each request on them. This module uses no sockets and no tasks.
 
 use std::collections::BTreeMap;
 
@@ -8,11 +8,11 @@ use serde_json::{Map, Value, json};
 use super::managers::{Manager, Managers};
 use super::patch;
 
-/// A request, from its path, query and body.
+/// A request, as parsed from its path, query and body.
 #[derive(Clone, Debug, Default)]
 pub struct Call {
     pub user: String,
-    /// As in a ClusterRole: `get`, `list`, `watch`, `create`, `update`, `patch` or `delete`.
+    /// The verb as in a ClusterRole: `get`, `list`, `watch`, `create`, `update`, `patch` or `delete`.
     pub verb: &'static str,
     pub group: String,
     pub version: String,
@@ -103,12 +103,12 @@ pub struct Backup {
 // === impl Call ===
 
 impl Call {
-    /// Whether the request is a server-side apply.
+    /// Returns whether the request is a server-side apply.
     pub fn is_apply(&self) -> bool {
         self.content_type == "application/apply-patch+yaml"
     }
 
-    /// Whether nothing must be stored. For a deletion, the body has this option.
+    /// Whether the request is a dry run, which stores nothing. A deletion has this option in its body.
     pub fn is_dry_run(&self) -> bool {
         self.query.contains_key("dryRun") || self.verb == "delete" && self.body.get("dryRun").is_some()
     }
@@ -121,7 +121,7 @@ impl Refusal {
         Self { code, reason, message: message.into(), causes: json!([]) }
     }
 
-    /// The answer to a creation in a namespace that is being deleted.
+    /// Returns the response to a creation in a namespace that is being deleted.
     fn terminating(namespace: &str, message: String) -> Self {
         let cause = json!({
             "reason": "NamespaceTerminating", "message": format!("namespace {namespace} is being terminated"),
@@ -180,7 +180,7 @@ impl Kind {
         }
     }
 
-    /// The object with the default values of the schema of `version`.
+    /// Returns the object with the default values of the schema of `version`.
     fn filled(&self, version: &str, mut object: Value) -> Value {
         if let Some((_, Some(schema))) = self.versions.iter().find(|(name, _)| name == version) {
             patch::fill(schema, &mut object);
@@ -188,7 +188,8 @@ impl Kind {
         object
     }
 
-    /// The object in `version`. There is no conversion, except that the schema of each version prunes the object.
+    /// Returns the object in `version`. There is no conversion, except that the schema of each version prunes the
+    /// object.
     pub fn show(&self, version: &str, object: &Value) -> Value {
         let mut object = object.clone();
         let group = if self.group.is_empty() { String::new() } else { format!("{}/", self.group) };
@@ -252,12 +253,12 @@ impl Store {
         self.version
     }
 
-    /// A backup of the objects.
+    /// Returns a backup of the objects.
     pub fn backup(&self) -> Backup {
         Backup { objects: self.objects.clone(), managers: self.managers.clone(), version: self.version }
     }
 
-    /// Replaces all objects by those of a backup, as if nothing had happened since.
+    /// Replaces all objects by the objects of a backup, as if nothing had happened since the backup.
     pub fn restore(&mut self, backup: Backup) {
         let Backup { objects, managers, version } = backup;
         (self.objects, self.managers, self.version) = (objects, managers, version);
@@ -278,7 +279,7 @@ impl Store {
         self.kinds.iter().find(served).cloned().ok_or_else(missing)
     }
 
-    /// The objects of a kind, for the parts of the server that read them.
+    /// Returns the objects of a kind, for the parts of the server that read them.
     pub fn all<'a>(&'a self, group: &'a str, plural: &'a str) -> impl Iterator<Item = &'a Value> {
         self.objects.iter().filter(move |(key, _)| key.0 == group && key.1 == plural).map(|(_, object)| object)
     }
@@ -291,7 +292,7 @@ impl Store {
         self.objects.get(&key(call)).cloned().ok_or_else(|| Refusal::not_found(call))
     }
 
-    /// A page of a list, and the start of the next page. Pages after the first one show the current objects.
+    /// Returns a page of a list, and the start of the next page. Pages after the first one show the current objects.
     pub fn list(&self, call: &Call) -> Result<(Vec<Value>, Value), Refusal> {
         let number = |name: &str| call.query.get(name).and_then(|text| text.parse::<usize>().ok());
         let (version, after) = match call.query.get("continue").filter(|token| !token.is_empty()) {
@@ -419,7 +420,7 @@ impl Store {
         Ok(Write { operation: "UPDATE", kind, key, old: Some(old), new: Some(new), managers })
     }
 
-    /// Stores a prepared write. `None` when the object has changed since the write was decided.
+    /// Stores a prepared write. `None`: the object has changed since the write was decided.
     pub fn commit(&mut self, write: Write, call: &Call) -> Option<Value> {
         let version = |object: Option<&Value>| object.map(|object| object["metadata"]["resourceVersion"].clone());
         if version(self.objects.get(&write.key)) != version(write.old.as_ref()) {
@@ -432,7 +433,7 @@ impl Store {
             Some(new) if is_dry => Some(new),
             Some(new) => {
                 let managers = self.managers.insert(write.key.clone(), write.managers.clone());
-                // An apply that changes only the owners is a new version, too.
+                // An apply that changes only the managers of fields creates a new version, too.
                 let has_new_owners = call.is_apply() && managers.as_ref() != Some(&write.managers);
                 match Some(&new) == write.old.as_ref() && !has_new_owners {
                     true => Some(new),
@@ -513,7 +514,7 @@ impl Store {
         Ok(Write { operation: "CREATE", kind, key, old: None, new: Some(new), managers: Managers::default() })
     }
 
-    /// The object after a request to delete it: `None`, or the object that its finalizers keep.
+    /// Returns the object after a request to delete it. `None`: no finalizer keeps the object.
     fn delete(&self, call: &Call, old: &Value) -> Result<Option<Value>, Refusal> {
         for (member, value) in call.body["preconditions"].as_object().into_iter().flatten() {
             if old["metadata"][member] != *value {
@@ -575,12 +576,13 @@ impl Store {
     }
 }
 
-/// Whether a watch or a list includes objects of this key.
+/// Returns whether a watch or a list includes objects of this key.
 pub fn is_of(call: &Call, key: &Key) -> bool {
     key.0 == call.group && key.1 == call.plural && call.namespace.as_ref().is_none_or(|namespace| *namespace == key.2)
 }
 
-/// Whether the selectors of a list or watch match: equality and existence of labels, and the names of `metadata`.
+/// Returns whether the selectors of a list or watch match an object. Selectors of labels test equality and existence,
+/// and selectors of fields test equality.
 pub fn selects(call: &Call, object: &Value) -> bool {
     let terms = |name: &str| {
         let terms: Vec<String> =
@@ -606,7 +608,7 @@ fn key(call: &Call) -> Key {
     (call.group.clone(), call.plural.clone(), namespace, call.name.clone().unwrap_or_default())
 }
 
-/// Whether a finalizer keeps an object that is being deleted.
+/// Returns whether a finalizer keeps an object that is being deleted.
 fn is_kept(object: &Value) -> bool {
     let of_namespace = if object["kind"] == "Namespace" { &object["spec"]["finalizers"] } else { &Value::Null };
     let mut finalizers = [&object["metadata"]["finalizers"], of_namespace].into_iter();
@@ -626,7 +628,7 @@ fn set(object: &mut Value, member: &str, value: Option<Value>) {
     }
 }
 
-/// The parts of an object whose changes increase its generation.
+/// Returns the parts of an object whose changes increase its generation.
 fn without(object: &Value) -> Map<String, Value> {
     let mut members = object.as_object().cloned().unwrap_or_default();
     members.retain(|name, _| !matches!(name.as_str(), "metadata" | "status" | "apiVersion" | "kind"));
