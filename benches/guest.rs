@@ -1,4 +1,5 @@
-//! Measures the guest: `make bench`. Prints one table; each row has its limit or a comparison from the same run.
+//! Measures the guest and prints a table. Each row has its limit, or a value of the same run to compare with. `make
+//! bench` runs this program.
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -23,7 +24,7 @@ mod table;
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 fn main() -> Result<()> {
-    // The shipped binary. `make bench` builds it and sets this variable.
+    // The path of the shipped program, which `make bench` builds.
     let program = std::env::var("GLOWPLUG")?;
     let drive = tempfile::tempdir()?;
     let latest = drive.path().join("openstack/latest");
@@ -63,7 +64,7 @@ fn main() -> Result<()> {
         let label = format!("parse to arguments, {count} NICs, {} KiB", text.len() / 1024);
         row(&label, &micros(to_arguments(&text)), &per_byte(&text));
     }
-    // A document of maximum size, mostly blanks, as an attacker might write.
+    // A document of the maximum size, mostly blanks, as an attacker might write it.
     let padded = format!("{}{}", nics(200), " ".repeat(1024 * 1024 - nics(200).len()));
     row("parse to arguments, 200 NICs, 1 MiB", &micros(to_arguments(&padded)), &per_byte(&padded));
     let links = many_links();
@@ -71,7 +72,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Counts the linked crates, without our own.
+/// Counts the crates that the guest links, without the crates of this project.
 fn crates() -> Result<usize> {
     let mut tree = Command::new(std::env::var("CARGO")?);
     tree.args([
@@ -96,7 +97,8 @@ fn crates() -> Result<usize> {
     Ok(of_others.map(|line| line.trim_end_matches(" (*)")).collect::<BTreeSet<_>>().len())
 }
 
-/// Measures afterburn for comparison, if it is in `PATH`. Without a config drive only its start can be measured.
+/// Measures afterburn for comparison, if afterburn is in `PATH`. Without a config drive, only the start of afterburn
+/// can be measured.
 fn peer(ours: &str) -> Result<()> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let Some(peer) = std::env::split_paths(&path).map(|folder| folder.join("afterburn")).find(|file| file.is_file())
@@ -150,7 +152,7 @@ fn render(network: &NetworkConfig, renderer: Renderer) -> usize {
     }
 }
 
-/// Compares user and system time of our process with `/bin/true`, alternating.
+/// Compares user and system time of a command with those of `/bin/true`. The two run alternately.
 fn against_true(command: &mut Command) -> Result<String> {
     let (mut ours, mut peers) = (Duration::ZERO, Duration::ZERO);
     let rounds = 400;
@@ -174,8 +176,8 @@ fn usage(command: &mut Command) -> Result<Duration> {
     Ok(Duration::from_micros(u64::try_from(children()? - before)?))
 }
 
-/// Returns the peak memory in KiB of a process that has done everything except writing its last line. `ru_maxrss` would
-/// also contain the memory of the process that started it.
+/// Returns the peak memory in KiB of a process that only has to write its last line. `ru_maxrss` would also contain
+/// memory of the parent process.
 fn peak_memory(program: &str, drive: &Path) -> Result<u64> {
     let (mut reader, mut writer) = io::pipe()?;
     // A full pipe blocks the program at its last line.
@@ -203,7 +205,7 @@ fn wait_for_sleep(child: &Child) -> Result<u64> {
     Err("the program never came to its last line".into())
 }
 
-/// Builds a document with `count` NICs, each with both families, a route and a name server.
+/// Builds a document with `count` NICs. Each NIC has both families, a route and a name server.
 fn nics(count: usize) -> String {
     let mut links = Vec::new();
     let mut networks = Vec::new();

@@ -1,4 +1,5 @@
-//! Measures the host: `make bench`. Prints one table; each row has its limit or a comparison from the same run.
+//! Measures the host and prints a table. Each row has its limit, or a value of the same run to compare with. `make
+//! bench` runs this program.
 
 use std::error::Error;
 use std::fs;
@@ -33,7 +34,7 @@ const NOW: Timestamp = Timestamp::UNIX_EPOCH;
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 fn main() -> Result<()> {
-    // This process is one of several with one ledger.
+    // With this variable, the process is one of several processes that claim from one ledger.
     if let Ok(number) = std::env::var("GLOWPLUG_BENCH_CLAIMER") {
         return claimer(Path::new(&std::env::var("GLOWPLUG_BENCH_LEDGER")?), number.parse()?);
     }
@@ -54,8 +55,8 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// CPU time of this process, to measure work that does not wait. Other programs that run meanwhile lengthen the elapsed time, not
-/// the CPU time.
+/// CPU time of this process, to measure work that does not wait. Other running programs change the elapsed time, but
+/// not the CPU time.
 struct Cpu(Duration);
 
 impl Cpu {
@@ -70,7 +71,7 @@ impl Cpu {
     }
 }
 
-/// A random generator with the same numbers in each run.
+/// A random number generator that gives the same numbers in each run.
 struct Dice(u64);
 
 impl Dice {
@@ -82,7 +83,8 @@ impl Dice {
     }
 }
 
-/// Measures taking and returning numbers, with the first numbers or every second number in use.
+/// Measures how long it takes to take and to return a number. Either the first numbers are in use, or every second
+/// number.
 fn free_ranges() -> Result<()> {
     for in_use in [1_000_usize, 10_000, 60_000, 250_000] {
         let mut dense = FreeRanges::default();
@@ -103,13 +105,14 @@ fn free_ranges() -> Result<()> {
 
 fn pair(what: &str, free: &mut FreeRanges, held: &mut [u128]) -> Result<()> {
     let rounds: u32 = 300_000;
-    // Random order, but the list itself is read sequentially, because reading the list is not part of the measurement.
+    // The numbers are in random order. The list itself is read from start to end, so that jumps in the list are not
+    // measured.
     let mut dice = Dice(0x9e37_79b9_7f4a_7c15);
     for at in (1..held.len()).rev() {
         held.swap(at, dice.below(at + 1));
     }
     let count = held.len();
-    // Last in, first out: the pattern of a controller that retries.
+    // Take a number and return it at once, as a controller does that retries.
     let start = Cpu::now()?;
     for _ in 0..rounds {
         let number = black_box(free.take_lowest()).ok_or("full")?;
@@ -123,7 +126,7 @@ fn pair(what: &str, free: &mut FreeRanges, held: &mut [u128]) -> Result<()> {
         free.take(one)?;
     }
     let named = start.elapsed()? / rounds;
-    // Return any number and take the lowest: the pattern of a cluster.
+    // Return any number and take the lowest one, as in a cluster whose machines come and go.
     let start = Cpu::now()?;
     for round in 0..rounds as usize {
         let one = &mut held[round % count];
@@ -143,7 +146,7 @@ fn nanos(time: Duration) -> String {
     format!("{} ns", time.as_nanos())
 }
 
-/// Measures a claim and its release, with this many holders in memory.
+/// Measures a claim and its release in an allocator with this many holders.
 fn allocator(holders: usize) -> Result<()> {
     let before = resident()?;
     let mut allocator = in_memory()?;
@@ -259,7 +262,7 @@ fn rebuild() -> Result<()> {
 
 /// Measures the time from a list of machines to an allocator with their addresses, and to a ledger.
 ///
-/// Elapsed time is the smallest of three measurements, because other programs may be running.
+/// The elapsed time is the smallest of three measurements, because other programs may be running.
 fn list(machines: usize) -> Result<()> {
     let mut text = Vec::new();
     List::new(machines).read_to_end(&mut text)?;
@@ -298,7 +301,8 @@ fn list(machines: usize) -> Result<()> {
 /// A list of machines like the output of `kubectl get kubevirtmachines -A -o json`.
 struct List {
     machine: Vec<u8>,
-    /// Positions in the text of a machine that have digits of its number: the index of the first digit, and the range.
+    /// Positions in `machine` of digits of the machine's number: the start in the text, and the range of the number's
+    /// digits.
     digits: Vec<(usize, Range<usize>)>,
     count: usize,
     /// Number of the next machine.
@@ -322,7 +326,7 @@ impl List {
         Self { machine, digits, count, number: 0, text, at: 0 }
     }
 
-    /// Produces the text of the next machine, or the end of the list.
+    /// Puts the text of the next machine, or the end of the list, into `text`.
     fn next(&mut self) {
         self.at = 0;
         self.text.clear();
@@ -353,7 +357,7 @@ impl Read for List {
     }
 }
 
-/// Measures the documents of one allocation.
+/// Measures the time to make the network document and the config drive of an allocation.
 fn documents() -> Result<()> {
     let pool = pool()?;
     let mut allocator = in_memory()?;
@@ -381,7 +385,8 @@ fn documents() -> Result<()> {
     Ok(())
 }
 
-/// Measures a file of a thousand pools, each a /24 of one network.
+/// Measures the time to read a file of a thousand pools and to check them for overlaps. Each pool is a /24 of one
+/// network.
 fn pools() -> Result<()> {
     let pool = |at: usize| {
         let (a, b) = (at / 256, at % 256);
@@ -403,9 +408,9 @@ fn pools() -> Result<()> {
     Ok(())
 }
 
-/// Measures durable claims by several processes: each claim is on disk before the next begins.
+/// Measures claims of several processes. Each claim is on disk before the next claim of the process begins.
 fn durable(processes: usize) -> Result<()> {
-    // In the directory of the binary, because a temporary directory may be in memory.
+    // The ledger is in the directory of the program, because a temporary directory may be in memory.
     let program = std::env::current_exe()?;
     let directory = tempfile::tempdir_in(program.parent().ok_or("no directory")?)?;
     let path = directory.path().join("ledger");
@@ -436,7 +441,8 @@ fn durable(processes: usize) -> Result<()> {
     Ok(())
 }
 
-/// Returns plain SQLite transactions per second, each with one row of a claim's size, with the ledger's pragmas.
+/// Returns the number of transactions that SQLite alone makes in a second. Each transaction inserts one row as large as
+/// that of a claim, with the pragmas of the ledger.
 fn inserts(path: &Path) -> Result<f64> {
     let connection = Connection::open(path)?;
     let _: String = connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;

@@ -2,11 +2,11 @@
 //!
 //! The fence of a block gives its kind:
 //!
-//! - `console` has commands after `$`, each followed by its complete output and its exit status in brackets unless
-//!   it is 0.
+//! - `console` has commands after `$`. After each command comes its complete output, then its exit status in brackets,
+//!   unless the status is 0.
 //! - `sh` is one script, which must succeed.
-//! - `console repository` runs in the repository. `console` and `sh` run in a scratch directory of the document, in
-//!   which `fixtures` is the directory of the repository.
+//! - `console repository` runs in the repository. `console` and `sh` run in a scratch directory of the document, which
+//!   has a link to the `fixtures` of the repository.
 //! - `console elsewhere` needs a cluster, an image, a booted machine or minutes. Its commands do not run, but
 //!   [`ELSEWHERE`] must list each of them.
 //! - Every other block has no commands.
@@ -25,8 +25,8 @@ use std::{env, fs};
 
 use crate::support::shell;
 
-/// Commands that do not run here. People and continuous integration run `make`, and `tests/boot` runs some of the
-/// others.
+/// Commands of `console elsewhere` blocks, for each document. These commands do not run here. People and continuous
+/// integration run the `make` commands, and `tests/boot` runs some of the others.
 const ELSEWHERE: &[(&str, &[&str])] = &[
     (
         "README.md",
@@ -339,7 +339,7 @@ documents! {
 }
 
 #[test]
-fn every_document_is_run() {
+fn every_page_of_docs_is_in_the_list_of_documents() {
     let files = fs::read_dir(repository().join("docs")).unwrap().map(|file| file.unwrap().file_name());
     let files = files.map(|name| format!("docs/{}", name.into_string().unwrap()));
     let mut paths: Vec<_> = files.filter(|path| path.ends_with(".md")).collect();
@@ -347,9 +347,10 @@ fn every_document_is_run() {
     assert_eq!(PATHS[1..], paths);
 }
 
-/// Pages for people who change glowplug, and a page whose last table names the tests of its steps.
+/// Pages that may name tests: two pages for people who change glowplug, and a page whose last table names the test of
+/// each step.
 const WITH_TESTS: [&str; 3] = ["docs/architecture.md", "docs/enhancement-tests.md", "docs/recovery.md"];
-/// Maximum number of words in a table cell. A longer text belongs in sentences below the table.
+/// Maximum number of words in a table cell. Longer explanations belong in sentences below the table.
 const WORDS_OF_A_CELL: usize = 40;
 
 #[test]
@@ -367,7 +368,7 @@ fn a_table_has_no_long_cell() {
     assert_eq!(long, []);
 }
 
-/// A name such as `a_machine_gets_an_address` means something only to a reader of the sources.
+/// The name of a test, such as `a_machine_gets_an_address`, has a meaning only for readers of the sources.
 #[test]
 fn the_pages_for_users_name_no_tests() {
     let is_letter = |char: char| char.is_ascii_alphanumeric() || char == '_';
@@ -375,7 +376,7 @@ fn the_pages_for_users_name_no_tests() {
     for path in PATHS.iter().filter(|path| !WITH_TESTS.contains(path)) {
         let text = fs::read_to_string(repository().join(path)).unwrap();
         let words = text.split(|char| !is_letter(char)).filter(|word| word.matches('_').count() > 3);
-        // Metrics.
+        // These prefixes belong to metrics, not to tests.
         let names = words.filter(|word| !word.starts_with("glowplug_") && !word.starts_with("kubevirt_"));
         named.extend(names.map(|name| (*path, name.to_owned())));
     }
@@ -405,7 +406,7 @@ fn every_link_in_the_documents_has_a_target() {
     assert_eq!(broken, []);
 }
 
-/// Returns the anchors of headings, as GitHub makes them.
+/// Returns the anchors that GitHub makes for the headings of a document.
 fn headings(text: &str) -> impl Iterator<Item = String> {
     let headings = text.lines().filter(|line| line.starts_with('#')).map(|line| line.trim_start_matches('#').trim());
     headings.map(|heading| {
@@ -435,7 +436,7 @@ fn document(path: &str) {
     assert_eq!(elsewhere, named);
 }
 
-/// Returns the document with the actual output of its commands.
+/// Runs the commands of a document, and returns the document with their actual output.
 fn run(document: &str, directory: &Path, elsewhere: &mut Vec<String>) -> String {
     let mut output = String::new();
     let mut fence = None;

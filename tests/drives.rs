@@ -1,4 +1,5 @@
-//! Builds drives with the real tools, reads them in process, and compares the content.
+//! Builds config drives with the tools that nova and KubeVirt use, reads the files back with this crate, and compares
+//! them.
 // Helpers may fail the test. Clippy allows this only in test functions themselves.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -15,10 +16,11 @@ use tempfile::TempDir;
 
 use crate::support::shell::run_tool;
 
-/// Read limit, above the size of every file here.
+/// Size limit for the reader, larger than every file here.
 const LIMIT: usize = 64 * 1024;
 
-/// Maximum number of reads for one call: the limit in the code, with a second read at the end of a device.
+/// Maximum number of reads for one call: twice the limit of the reader, because a failed read of a whole window is
+/// followed by a read of the requested bytes alone.
 const MAX_READS: u32 = 2 * 4096;
 
 /// Options that KubeVirt passes to xorrisofs.
@@ -26,7 +28,7 @@ const KUBEVIRT: &[&str] = &["-joliet", "-rock", "-partition_cyl_align", "on"];
 
 type Tree = BTreeMap<String, Vec<u8>>;
 
-/// A source that counts its reads.
+/// An image that counts how often it is read.
 struct Counted {
     bytes: Vec<u8>,
     reads: Cell<u32>,
@@ -45,7 +47,7 @@ impl ReadAt for Counted {
     }
 }
 
-/// A simple generator (xorshift), with the same numbers on every machine.
+/// A random number generator (xorshift) that gives the same numbers on every machine.
 struct Random(u64);
 
 impl Random {
@@ -157,7 +159,8 @@ fn read_all(image: &[u8]) -> Tree {
     all(&Volume::probe(image).unwrap().unwrap().open(image).unwrap())
 }
 
-/// Makes every call that a reader of config drives makes. Each call must end in bounded time, for every image.
+/// Makes every call that a reader of config drives makes. Each call must end after at most [`MAX_READS`] reads. With
+/// `may_lie`, the content of a file may differ from `truth`.
 fn interrogate(source: &Counted, truth: &Tree, may_lie: bool) {
     let bounded = || assert!(source.reads.replace(0) <= MAX_READS);
     let Ok(Some(volume)) = Volume::probe(source) else { return };
@@ -186,7 +189,7 @@ fn find(image: &[u8], what: &[u8]) -> Vec<usize> {
 // === ISO 9660 ===
 
 #[test]
-fn an_image_of_kubevirt_is_read_back_unchanged() {
+fn the_files_of_a_kubevirt_image_are_read_back_unchanged() {
     let image = iso(&kubevirt(), KUBEVIRT);
     assert_eq!(image.len(), 1_048_576);
     assert_eq!(probe(&image), Some((FileSystem::Iso9660, "config-2".to_owned())));
@@ -204,12 +207,12 @@ fn three_files_of_an_image_take_six_reads() {
 }
 
 #[test]
-fn rock_ridge_names_need_no_joliet() {
+fn rock_ridge_names_are_read_from_an_image_without_joliet() {
     assert_eq!(read_all(&iso(&rich(), &["-rock"])), rich());
 }
 
 #[test]
-fn joliet_names_need_no_rock_ridge() {
+fn joliet_names_are_read_from_an_image_without_rock_ridge() {
     let mut tree = rich();
     // Joliet names have at most 64 characters.
     tree.retain(|path, _| !path.starts_with("long/"));
@@ -222,13 +225,13 @@ fn rock_ridge_names_take_precedence_over_joliet() {
 }
 
 #[test]
-fn plain_names_are_lower_case_without_version() {
+fn plain_iso_9660_names_are_read_in_lower_case_and_without_their_version() {
     let tree = Tree::from([file("latest/data.jsn", "1"), file("latest/data", "2"), file("meta", "")]);
     assert_eq!(read_all(&iso(&tree, &["--norock"])), tree);
 }
 
 #[test]
-fn mangled_names_are_used_only_without_other_names() {
+fn shortened_iso_9660_names_are_used_only_without_rock_ridge_and_joliet() {
     let mangled = "openstac/latest/network_.jso";
     for (arguments, expected) in
         [(&["--norock"][..], true), (&["--norock", "-joliet"], false), (&["-rock"], false), (KUBEVIRT, false)]
@@ -241,14 +244,14 @@ fn mangled_names_are_used_only_without_other_names() {
 }
 
 #[test]
-fn directories_that_rock_ridge_moved_are_found_in_their_place() {
+fn directories_that_rock_ridge_moved_are_found_at_their_original_path() {
     let image = iso(&rich(), &["-rock", "-rr_reloc_dir", "rr_moved"]);
     assert_eq!(find(&image, b"CL\x0c\x01").len(), 1);
     assert_eq!(read_all(&image), rich());
 }
 
 #[test]
-fn a_link_in_an_image_is_not_followed() {
+fn a_symbolic_link_in_an_image_is_not_followed() {
     let root = plant(&kubevirt());
     symlink("latest", root.path().join("openstack/2018-08-27")).unwrap();
     symlink("latest/meta_data.json", root.path().join("openstack/link")).unwrap();
@@ -274,7 +277,7 @@ fn an_image_label_keeps_its_case() {
 #[test]
 fn a_directory_that_contains_itself_does_not_cause_an_endless_loop() {
     let mut image = iso(&kubevirt(), KUBEVIRT);
-    // Make the record of `openstack/latest` point to the root. xorrisofs had placed it in block 19.
+    // Make the record of the directory `openstack/latest` point to the root directory.
     let root: [u8; 4] = image[32768 + 158..][..4].try_into().unwrap();
     let [record] = find(&image, b"\x06LATEST\0")[..] else { panic!("one record expected") };
     image[record - 30..][..4].copy_from_slice(&root);
@@ -286,9 +289,9 @@ fn a_directory_that_contains_itself_does_not_cause_an_endless_loop() {
 }
 
 #[test]
-fn a_name_that_continues_in_itself_is_malformed() {
+fn a_rock_ridge_continuation_that_points_to_itself_is_malformed() {
     let mut image = iso(&rich(), &["-rock"]);
-    // The last record with a continuation belongs to the last long name.
+    // The last record with a continuation is that of the last long name.
     let mark = find(&image, b"CE\x1c\x01").into_iter().next_back().unwrap();
     let field = |at: usize| u32::from_le_bytes(image[mark + at..][..4].try_into().unwrap()) as usize;
     let area = field(4) * 2048 + field(12);
@@ -311,8 +314,8 @@ fn an_extent_outside_the_volume_is_malformed() {
 }
 
 #[test]
-fn a_file_in_pieces_is_malformed() {
-    // Offsets of the flags, the unit size and the gap size.
+fn a_multi_extent_or_interleaved_file_is_malformed() {
+    // Distance from the name back to the flags (multi-extent), the unit size and the gap size.
     for (back, value) in [(7, 0x80), (6, 1), (5, 1)] {
         let mut image = iso(&kubevirt(), KUBEVIRT);
         let [record] = find(&image, b"\x0eMETA_DAT.JSO;1")[..] else { panic!("one record expected") };
@@ -324,7 +327,7 @@ fn a_file_in_pieces_is_malformed() {
 }
 
 #[test]
-fn another_block_size_is_refused() {
+fn a_block_size_other_than_2048_bytes_is_refused() {
     let mut image = iso(&kubevirt(), KUBEVIRT);
     image[32768 + 128..][..2].copy_from_slice(&512_u16.to_le_bytes());
     let error = iso9660::Image::open(image.as_slice()).map(drop).unwrap_err();
@@ -334,13 +337,13 @@ fn another_block_size_is_refused() {
 // === FAT ===
 
 #[test]
-fn the_label_of_a_fat_volume_is_read_for_every_width() {
+fn the_label_of_a_fat_12_fat_16_or_fat_32_volume_is_read() {
     for (kib, arguments) in [
         (1440, &["-F", "12"][..]),
         (16_384, &["-F", "16"]),
         (40_000, &["-F", "32", "-s", "1"]),
         (8_192, &["-F", "12", "-S", "2048"]),
-        // nova's parameters.
+        // The size and the arguments that nova uses.
         (65_536, &[]),
     ] {
         let image = fat_of(kib, &rich(), &[arguments, &["-n", "CONFIG-2"]].concat());
@@ -356,7 +359,7 @@ fn the_files_of_a_fat_image_need_a_mount() {
 }
 
 #[test]
-fn a_fat_label_is_that_of_the_root_directory_else_of_the_boot_sector() {
+fn the_label_in_a_fat_root_directory_takes_precedence_over_that_in_the_boot_sector() {
     let mut image = fat12(&kubevirt());
     let [boot, root] = find(&image, b"CONFIG-2   ")[..] else { panic!("two labels expected") };
     image[boot..][..8].copy_from_slice(b"CIDATA  ");
@@ -375,7 +378,7 @@ fn a_fat_volume_without_label_is_recognised() {
 // === neither file system ===
 
 #[test]
-fn zeros_are_no_volume() {
+fn an_image_of_zeros_is_no_volume() {
     for bytes in [0, 100, 512, 4096, 32_768, 34_815, 1_048_576] {
         assert_eq!(probe(&vec![0; bytes]), None);
     }
@@ -392,7 +395,7 @@ fn a_partitioned_disk_is_no_volume() {
 }
 
 #[test]
-fn an_ext4_is_no_volume() {
+fn an_ext4_file_system_is_no_volume() {
     assert_eq!(probe(&blank(8192, "e2fsprogs", "mkfs.ext4", &["-q", "-L", "config-2"], |_| {})), None);
 }
 
@@ -406,7 +409,7 @@ fn a_file_that_is_not_a_volume_cannot_be_opened() {
 // === both file systems ===
 
 #[test]
-fn a_file_over_the_limit_is_refused_with_both_numbers() {
+fn the_error_about_a_file_over_the_limit_has_its_size_and_the_limit() {
     let image = iso(&rich(), KUBEVIRT);
     let files = Volume::probe(image.as_slice()).unwrap().unwrap().open(image.as_slice()).unwrap();
     assert_eq!(files.read("large", 40_000).unwrap(), rich().remove("large"));
@@ -416,7 +419,7 @@ fn a_file_over_the_limit_is_refused_with_both_numbers() {
 }
 
 #[test]
-fn a_missing_file_is_none_and_a_directory_is_not_read() {
+fn a_missing_file_is_none_and_a_directory_cannot_be_read_as_a_file() {
     let root = plant(&kubevirt());
     let iso = iso(&kubevirt(), KUBEVIRT);
     let drives: [Box<dyn Files>; 2] =
@@ -449,11 +452,11 @@ fn a_file_of_a_truncated_image_has_the_right_content_or_cannot_be_read() {
     }
 }
 
-/// Reads a few thousand images, each with some changed bytes in its structures.
+/// Reads a few thousand variants of four images. In each variant, one to four bytes of the structures are changed.
 #[test]
-fn no_image_makes_the_reader_panic_or_read_without_end() {
+fn no_damaged_image_makes_the_reader_panic_or_read_without_end() {
     let mut tree = rich();
-    // The image has little content, so most changes hit its structures.
+    // Little content is stored in the image, so most changes hit its structures.
     tree.retain(|path, _| path != "large" && (!path.starts_with("content/") || path.ends_with("9.json")));
     let mut asked = kubevirt();
     asked.extend([file("deep/1/2/3/4/5/6/7/8/9/10/11/user_data", "")]);

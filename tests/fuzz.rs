@@ -1,5 +1,5 @@
-//! Runs every fuzzing target without libFuzzer, on its seeds and on some thousands of inputs derived from them. The
-//! inputs are always the same. `make fuzz` tries more.
+//! Runs each fuzz target without libFuzzer: on its seeds, and on some thousands of inputs derived from the seeds. Each
+//! run has the same inputs. `make fuzz` tries further inputs.
 
 #![allow(clippy::unwrap_used, clippy::panic, unreachable_pub, reason = "a target panics where something does not hold")]
 
@@ -15,7 +15,7 @@ use targets::{TARGETS, Target};
 /// Number of derived inputs for each target.
 const INPUTS: usize = 3000;
 
-/// The generator SplitMix64: small, and with the same numbers on every machine.
+/// The random number generator SplitMix64: small, and with the same numbers on every machine.
 struct Random(u64);
 
 impl Random {
@@ -59,7 +59,7 @@ fn files(directory: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Returns the inputs with which `fuzz/run` starts.
+/// Returns the seeds with which `fuzz/run` starts a target.
 fn seeds(name: &str) -> Vec<Vec<u8>> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut paths = Vec::new();
@@ -107,9 +107,9 @@ targets! {
     leases records templates vsphere
 }
 
-/// Otherwise the target would only test rejections.
+/// Without valid networks among its inputs, the target would test only rejections.
 #[test]
-fn many_documents_of_the_generator_are_valid_networks() {
+fn many_inputs_of_the_target_network_words_are_valid_networks() {
     let seeds = seeds("network_words");
     let mut random = Random(1);
     let is_network = |input: Vec<u8>| {

@@ -1,11 +1,11 @@
-//! Checks that sources and pages use the words of the glossary in `CONTRIBUTING.md`: one word for one thing.
+//! Checks that sources and pages have no word of the column "not" in the glossary of `CONTRIBUTING.md`.
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test may fail the test")]
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Words of the column "not" that also have another meaning. In that meaning they are allowed.
+/// Words of the column "not" that also have another meaning. The test does not search for these words.
 const OTHER_MEANINGS: [&str; 21] = [
     "IP",
     "slave",
@@ -33,7 +33,7 @@ const OTHER_MEANINGS: [&str; 21] = [
 /// Files with lines that still have a forbidden word, each with the number of these lines. Never increase a number.
 const EXCEPTIONS: [(&str, usize); 0] = [];
 
-/// The sources and pages.
+/// Returns the paths of the sources and pages that the test reads.
 fn files() -> Vec<PathBuf> {
     let mut folders: Vec<PathBuf> =
         ["src", "controller/src", "controller/tests", "controller/benches", "tests", "benches", "examples", "docs"]
@@ -54,7 +54,7 @@ fn files() -> Vec<PathBuf> {
     files
 }
 
-/// The words of a line in lower case: `HandOut` and `hand_out` are `hand out`.
+/// Returns the words of a line in lower case: `name server` for `NameServer` and for `name_server`.
 fn words(line: &str) -> String {
     let (mut words, mut last) = (String::from(" "), ' ');
     for character in line.chars() {
@@ -70,7 +70,7 @@ fn words(line: &str) -> String {
     words.split(' ').filter(|word| !word.is_empty()).fold(String::from(" "), |line, word| line + word + " ")
 }
 
-/// The column "not" of the glossary.
+/// Returns the words of the column "not" of the glossary.
 fn forbidden() -> Vec<String> {
     let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("CONTRIBUTING.md")).unwrap();
     let table = text.lines().skip_while(|line| *line != "| word | means | not |").skip(2);
@@ -81,7 +81,7 @@ fn forbidden() -> Vec<String> {
 }
 
 #[test]
-fn sources_and_pages_have_the_words_of_the_glossary() {
+fn sources_and_pages_have_no_word_that_the_glossary_forbids() {
     let forbidden: Vec<String> =
         forbidden().into_iter().filter(|word| !OTHER_MEANINGS.contains(&word.as_str())).collect();
     assert!(forbidden.len() > 8, "{forbidden:?}");

@@ -1,4 +1,4 @@
-//! Images of config drives of the host library, read by other programs and by the guest.
+//! Reads images of config drives, which the host library builds, with other programs and with the guest.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
 
 use std::collections::BTreeMap;
@@ -27,7 +27,7 @@ const BLOCK: usize = 2048;
 
 type Tree = BTreeMap<String, Vec<u8>>;
 
-/// An image and its content.
+/// An image, and the files that it must contain.
 struct Case {
     image: Vec<u8>,
     label: &'static str,
@@ -74,7 +74,7 @@ fn cases() -> Vec<Case> {
     ]
 }
 
-/// Returns bytes in which all blocks differ.
+/// Returns `bytes` random bytes: no two blocks are equal.
 fn noise(bytes: usize, seed: u64) -> Vec<u8> {
     let mut state = seed | 1;
     let mut next = || {
@@ -112,7 +112,7 @@ fn directory(root: &Path) -> Tree {
     all(&drive::directory::Directory::open(root).unwrap())
 }
 
-/// Removes the mark of Rock Ridge, so that a reader falls back to the Joliet tree.
+/// Returns the image without the mark of Rock Ridge. A reader then uses the Joliet names.
 fn without_rock_ridge(image: &[u8]) -> Vec<u8> {
     let mut image = image.to_vec();
     let mark = &mut image[23 * BLOCK + 34..][..2];
@@ -151,14 +151,14 @@ impl OnDisk {
 // === tests ===
 
 #[test]
-fn the_same_input_gives_the_same_bytes() {
+fn the_same_input_gives_the_same_bytes_of_an_image() {
     for (one, other) in cases().into_iter().zip(cases()) {
         assert!(one.image == other.image, "{}: two images differ", one.label);
     }
 }
 
 #[test]
-fn the_guest_reads_every_file_by_each_set_of_names() {
+fn the_guest_reads_every_file_by_its_rock_ridge_joliet_and_plain_names() {
     assert_eq!(image::MAX_FILE, drive::MAX_FILE);
     for case in cases() {
         let volume = Volume { file_system: FileSystem::Iso9660, label: case.label.to_owned() };
@@ -166,8 +166,8 @@ fn the_guest_reads_every_file_by_each_set_of_names() {
         assert!(guest(&case.image) == case.tree, "Rock Ridge");
         let mut image = without_rock_ridge(&case.image);
         assert!(guest(&image) == case.tree, "Joliet");
-        // Without the Joliet descriptor as well, the guest reads plain names in lower case. Plain names have `_` in
-        // place of a dash.
+        // The image now also loses its Joliet descriptor. The guest then reads the plain names in lower case, with `_`
+        // in place of each dash.
         image[17 * BLOCK] = 255;
         let plain: Tree = case.tree.into_iter().map(|(path, content)| (path.replace('-', "_"), content)).collect();
         assert!(guest(&image) == plain, "plain names");
@@ -222,7 +222,7 @@ fn xorriso_extracts_every_file_and_prints_no_hint_or_warning() {
 }
 
 #[test]
-fn isoinfo_lists_and_extracts_every_file_by_both_sets_of_names() {
+fn isoinfo_lists_and_extracts_every_file_by_its_rock_ridge_and_joliet_names() {
     for case in cases() {
         let disk = OnDisk::new(&case.image);
         for names in ["-R", "-J"] {
@@ -238,7 +238,7 @@ fn isoinfo_lists_and_extracts_every_file_by_both_sets_of_names() {
 }
 
 #[test]
-fn isoinfo_sees_modes_links_dates_and_places() {
+fn isoinfo_prints_modes_link_counts_dates_and_positions_of_all_files() {
     let drive = ConfigDrive { meta_data: b"{}", network_data: Some(b"{\"links\":[]}"), user_data: b"" };
     let disk = OnDisk::new(&drive.image().unwrap());
     assert_eq!(
@@ -290,7 +290,7 @@ fn blkid_sees_the_label_and_no_uuid() {
     }
 }
 
-/// Generates content with sizes near a multiple of the block size, up to the largest size.
+/// Generates content of any size up to the maximum, often with a size next to a multiple of the block size.
 fn content() -> impl Strategy<Value = Vec<u8>> {
     let edges = prop::sample::select(vec![0, 1, 2047, 2048, 2049, 4096, image::MAX_FILE - 1, image::MAX_FILE]);
     (prop_oneof![3 => edges, 2 => 0..10_000_usize, 1 => 0..=image::MAX_FILE], any::<u64>())
@@ -301,7 +301,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn files_of_any_size_are_read_back(
+    fn the_guest_reads_back_files_of_any_size_from_an_image(
         meta_data in content(),
         network in prop::option::of(content()),
         user_data in content(),

@@ -1,4 +1,4 @@
-//! Checks which layer may import which: the part of the layering that the crate's features do not enforce.
+//! Checks that each layer imports only its layers in [`LAYERS`]. The crate's features enforce a part of this rule.
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test may fail the test")]
 
@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use crate::support::imports::{between_modules, circles, imports};
 
-/// Each layer, and the modules of this crate that it may import.
+/// Each layer, with the layers of this crate that the layer may import.
 const LAYERS: [(&str, &[&str]); 10] = [
     ("atomic_file", &[]),
     ("terminal", &[]),
@@ -34,9 +34,9 @@ fn sources(at: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The VMware backdoor needs I/O ports, and so unsafe code. Images for KubeVirt must not contain it.
+/// The VMware backdoor uses I/O ports, which need unsafe code. Images for KubeVirt must not contain this code.
 #[test]
-fn vmwares_backdoor_is_in_no_package() {
+fn only_the_feature_vmware_contains_the_vmware_backdoor() {
     let manifest = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml")).unwrap();
     let features = manifest.lines().skip_while(|line| *line != "[features]").take_while(|line| !line.starts_with("[["));
     let with_it: Vec<_> = features.filter(|line| line.contains("vmw") && !line.starts_with('#')).collect();
@@ -66,7 +66,7 @@ fn no_layer_imports_a_higher_layer() {
 }
 
 #[test]
-fn no_layer_but_the_drives_and_the_guest_touches_a_file_a_process_or_a_clock() {
+fn formats_network_render_and_diagnostic_use_no_files_processes_or_clocks() {
     let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut files = Vec::new();
     for layer in ["formats", "network", "render"] {
@@ -92,7 +92,7 @@ fn no_two_files_use_items_of_each_other() {
     assert_eq!(circles(&between_modules(&imports)), Vec::<Vec<String>>::new());
 }
 
-/// The circles among files and among modules of a crate with these files.
+/// Finds circular imports in a crate with these files. Returns the circles of files, then the circles of modules.
 fn circles_of(files: &[(&str, &str)]) -> [Vec<Vec<String>>; 2] {
     let folder = TempDir::new().unwrap();
     for (name, text) in files {
@@ -105,7 +105,7 @@ fn circles_of(files: &[(&str, &str)]) -> [Vec<Vec<String>>; 2] {
 }
 
 #[test]
-fn a_parent_that_uses_and_provides_items_of_its_submodules_is_a_circle() {
+fn a_module_and_its_submodule_that_use_items_of_each_other_are_a_circle() {
     let (lib, child) = (("lib.rs", "mod a;"), ("a/b.rs", "use super::A;\npub struct B(A);"));
     let parent = ("a.rs", "mod b;\npub struct A;\nfn new() -> b::B { b::B(A) }");
     assert_eq!(circles_of(&[lib, child, parent]), [vec![vec!["a.rs".to_owned(), "a/b.rs".to_owned()]], vec![]]);
@@ -114,7 +114,7 @@ fn a_parent_that_uses_and_provides_items_of_its_submodules_is_a_circle() {
 }
 
 #[test]
-fn a_function_with_the_name_of_an_imported_module_is_an_item_of_its_file() {
+fn a_function_with_the_name_of_an_imported_module_counts_as_an_item_of_its_own_file() {
     let files = [
         ("lib.rs", "mod a;\nmod convert;"),
         ("convert.rs", "pub fn word() {}"),
@@ -125,7 +125,7 @@ fn a_function_with_the_name_of_an_imported_module_is_an_item_of_its_file() {
 }
 
 #[test]
-fn a_reexported_item_is_an_item_of_its_file() {
+fn a_reexported_item_counts_as_an_item_of_the_file_that_defines_it() {
     let files = [
         ("lib.rs", "mod a;\nmod c;"),
         ("a.rs", "mod b;\nmod d;\npub use b::{B, b as other};\npub use d::*;"),
@@ -136,7 +136,7 @@ fn a_reexported_item_is_an_item_of_its_file() {
             "use crate::a::{self, D};\n// use crate::a::B;\npub fn c() { let _: D = \"a::B\"; }\n#[cfg(test)]\nmod tests { use crate::a::B; }",
         ),
     ];
-    // `c` uses `a/d`, and `a/b` uses `c`: a circle of the modules `a` and `c`, and none of files.
+    // `c` uses `a/d`, and `a/b` uses `c`. So the modules `a` and `c` form a circle, but no files form one.
     assert_eq!(circles_of(&files), [vec![], vec![vec!["a".to_owned(), "c".to_owned()]]]);
     let mut files = files;
     files[4].1 = "use crate::a;\npub fn c() { a::other(a::B) }";

@@ -1,4 +1,4 @@
-//! Lets netplan read documents of version 2, and compares the network with the one that glowplug means.
+//! Compares the networks that netplan and glowplug read from the same documents of version 2.
 //!
 //! `netplan generate` makes files for systemd-networkd from generated documents. The real networkd runs on these files, in a
 //! network namespace with its own NICs. The state of the kernel and of networkd is then compared with glowplug's model of the
@@ -20,13 +20,13 @@ use crate::support::cases::{self, Program};
 use crate::support::state::{self, KernelAbilities, State};
 use crate::support::{models, network_config};
 
-/// Seeds of the documents. `NETPLAN_SEEDS=17..18` sets others, for example to repeat a failure.
+/// Seeds of the documents. `NETPLAN_SEEDS=17..18` sets other seeds, for example to repeat a failure.
 const SEEDS: Range<u64> = 0..200;
 
 /// Number of differences that a failing test shows.
 const DIFFERENCES: usize = 3;
 
-/// Documents that netplan refuses, and that glowplug reads as cloud-init does: how the messages of netplan start.
+/// Starts of netplan's messages about documents that netplan refuses, while glowplug reads them as cloud-init does.
 const REFUSED: [&str; 7] = [
     "Invalid MAC address",
     "expected sequence",
@@ -37,7 +37,7 @@ const REFUSED: [&str; 7] = [
     "'set-name:' requires 'match:' properties",
 ];
 
-/// A document with routing rules, which the generator does not write.
+/// A document with routing rules. The generator writes no such document.
 const RULES: &str = r#"{"network": {"version": 2, "ethernets": {"eno1": {"addresses": ["10.0.0.5/24", "2001:db8::5/64"],
     "routes": [{"to": "default", "via": "10.0.0.1", "table": 100}], "routing-policy": [
     {"from": "10.0.0.5", "table": 100, "priority": 7}, {"to": "2001:db8:1::/48", "table": 1000, "priority": 8, "mark": 255},
@@ -49,8 +49,8 @@ fn seeds() -> Range<u64> {
     first.parse().unwrap()..end.parse().unwrap()
 }
 
-/// Returns a document and its network for glowplug. `None`: the NICs of this test cannot have this network, or netplan
-/// reads another network.
+/// Returns a document and the network that glowplug reads from it. `None`: the NICs of this test cannot have this
+/// network, or netplan is known to read another network.
 fn document(tree: Value) -> Option<(Value, NetworkConfig)> {
     let text = tree.to_string();
     let reading = read_network(text.as_bytes());
@@ -58,15 +58,16 @@ fn document(tree: Value) -> Option<(Value, NetworkConfig)> {
     let is_empty = |kind: &LinkKind| matches!(kind, LinkKind::Bridge { ports, .. } if ports.is_empty());
     let has_empty_bridge = network.links().iter().any(|link| is_empty(&link.kind));
     let is_shown = models::fitted(&network) == network && !has_empty_bridge && !state::has_far_gateway(&network);
-    // netplan differs for an unspecified address as a destination, and for a route of a family of which the device has
-    // no address.
+    // netplan reads another network if a destination is an unspecified address, or if a route has a family in which the
+    // device has no address.
     let is_same = [r#""to":"::""#, r#""to":"0.0.0.0""#].iter().all(|words| !text.contains(words))
         && !reading.diagnostics.kept().iter().any(|diagnostic| diagnostic.problem() == "unreachable route");
     let document = if tree.get("network").is_some() { tree } else { serde_json::json!({"network": tree}) };
     (is_shown && is_same).then_some((document, network))
 }
 
-/// Writes what netplan makes of a document into the directory of a case, or returns why netplan refuses the document.
+/// Runs `netplan generate` on a document, in the directory of a case. Returns the message of netplan if it refuses the
+/// document.
 fn generate(case: &Path, document: &Value, network: &NetworkConfig) -> Result<(), String> {
     let place = case.join("etc/netplan");
     fs::create_dir_all(&place).unwrap();
@@ -80,7 +81,7 @@ fn generate(case: &Path, document: &Value, network: &NetworkConfig) -> Result<()
     }
     for file in files(case) {
         let text = fs::read_to_string(&file).unwrap();
-        // The NICs here have no permanent address, and udev does not give them their new names.
+        // The NICs of this test have no permanent MAC address, and no udev renames them.
         let by_mac = text.contains("PermanentMACAddress=");
         let lines = text.lines().filter(|line| !(by_mac && line.starts_with("Name=")));
         let lines = lines.map(|line| line.replace("PermanentMACAddress=", "MACAddress=") + "\n");
@@ -90,14 +91,14 @@ fn generate(case: &Path, document: &Value, network: &NetworkConfig) -> Result<()
     Ok(())
 }
 
-/// The files for networkd of a case.
+/// Returns the paths of networkd's files in the directory of a case.
 fn files(case: &Path) -> Vec<std::path::PathBuf> {
     let files = fs::read_dir(case.join("run/systemd/network")).unwrap();
     files.map(|file| file.unwrap().path()).collect()
 }
 
 #[test]
-fn netplan_means_the_same_network_by_every_generated_document() {
+fn netplan_and_glowplug_read_the_same_network_from_every_generated_document() {
     let directory = tempfile::tempdir().unwrap();
     let mut documents = Vec::new();
     let trees = seeds().map(|seed| network_config::tree(seed, 2)).chain([serde_json::from_str(RULES).unwrap()]);

@@ -1,9 +1,9 @@
-//! Runs NetworkManager on our profiles and compares the result with the model.
+//! Runs NetworkManager on the profiles that glowplug writes, and compares the result with the model.
 //!
-//! The networks are those of `tests/networkd.rs`, and the documents of `fixtures/guest`. NetworkManager runs on the rendered
-//! profiles, in a network namespace with its own NICs and its own bus. The state of the kernel and the name servers are then
-//! compared with the model, device by device. The kernel of the host may not support bonds and VLANs; the boot tests run
-//! these in their own machine.
+//! The networks come from generated documents and models, as in `tests/networkd.rs`, and from the documents in
+//! `fixtures/guest`. NetworkManager runs in a network namespace with its own NICs and its own bus. The state of the
+//! kernel and the name servers are then compared with the model, device by device. The kernel of the host might not
+//! support bonds and VLANs, so the boot tests run networks with bonds and VLANs in a virtual machine.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a helper of a test may fail the test")]
 
 use std::env;
@@ -23,8 +23,8 @@ use crate::support::cases::{self, Program};
 use crate::support::state::KernelAbilities;
 use crate::support::{models, network_manager};
 
-/// Seeds of the networks of each kind: a minute for each kind. `NM_SEEDS=17..18` sets others, for example to repeat a
-/// failure.
+/// Seeds of the generated networks. Each kind of network takes a minute. `NM_SEEDS=17..18` sets other seeds, for
+/// example to repeat a failure.
 const SEEDS: Range<u64> = 0..50;
 
 /// Number of disagreements that a failing test shows.
@@ -33,8 +33,8 @@ const DISAGREEMENTS: usize = 3;
 /// Number of batches that run at the same time.
 const BATCHES: usize = 2;
 
-/// Milliseconds without a log line after which a case ends. On a busy host NetworkManager may be silent because it had to
-/// wait, so cases with a disagreement run again with a longer time.
+/// Milliseconds without a log line after which a case ends, for each attempt. On a busy host, NetworkManager may log
+/// nothing because it gets no CPU time, so a case with a disagreement runs again with a longer time.
 const QUIET: [u32; 3] = [200, 800, 3000];
 
 type Case = (String, NetworkConfig);
@@ -51,12 +51,12 @@ fn generated(network: fn(u64) -> NetworkConfig) -> Vec<Case> {
 }
 
 #[test]
-fn every_generated_openstack_document_becomes_the_network_that_was_meant() {
+fn network_manager_configures_the_network_of_every_generated_openstack_document() {
     ask(&generated(cases::openstack));
 }
 
 #[test]
-fn every_generated_document_of_cloud_init_becomes_the_network_that_was_meant() {
+fn network_manager_configures_the_network_of_every_generated_network_config() {
     ask(&generated(cases::cloud_init));
 }
 
@@ -66,7 +66,7 @@ fn network_manager_configures_every_generated_model() {
 }
 
 #[test]
-fn network_manager_configures_every_fixture() {
+fn network_manager_configures_the_network_of_every_fixture() {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/guest");
     let mut networks = Vec::new();
     for entry in fs::read_dir(fixtures).unwrap() {
@@ -79,7 +79,7 @@ fn network_manager_configures_every_fixture() {
     ask(&networks);
 }
 
-/// The profile of a pattern has static addresses here, so that NetworkManager needs no server.
+/// The profile of the pattern has a static address, so NetworkManager needs no DHCP server.
 #[test]
 fn a_pattern_is_not_used_on_a_nic_whose_own_profile_has_failed() {
     let document = "version: 2\nethernets:\n  any: {match: {name: 'en*', driver: veth}, addresses: [10.0.0.5/24]}\n  \
@@ -89,7 +89,7 @@ fn a_pattern_is_not_used_on_a_nic_whose_own_profile_has_failed() {
     let directory = tempfile::tempdir().unwrap();
     let case = directory.path().join("case");
     cases::write_case(&case, &network, Program::NetworkManager);
-    // Without these profiles, the NICs are as after a failure.
+    // NetworkManager treats a NIC without its own profile like a NIC whose own profile has failed.
     for own in ["50-glowplug-0001-52-54-00-00-00-01", "50-glowplug-0002-eno2"] {
         fs::remove_file(case.join(format!("etc/NetworkManager/system-connections/{own}.nmconnection"))).unwrap();
     }
@@ -113,7 +113,7 @@ fn the_profile_of_a_pattern_applies_to_every_nic_that_it_matches() {
     cases::check_pattern(&QUIET, write, run_batch, |found, matched| found == matched);
 }
 
-/// glowplug warns about this limit. On a machine with one NIC, the arguments are right.
+/// glowplug warns that such arguments configure only one NIC. On a machine with one NIC, such arguments are correct.
 #[test]
 fn kernel_arguments_for_a_pattern_with_an_address_apply_to_one_nic() {
     let rendered = dracut::render(&cases::meaning(cases::PATTERN), &mut Diagnostics::default());
@@ -134,7 +134,7 @@ fn run_batch(directory: &Path, quiet: u32) {
     cases::run(Command::new("unshare").args(["--net", "--mount"]).arg(batch).arg(directory).arg(quiet.to_string()));
 }
 
-/// Runs NetworkManager on each network.
+/// Runs NetworkManager on each network. Fails with the first [`DISAGREEMENTS`] differences from the models.
 fn ask(networks: &[Case]) {
     let disagreements = Mutex::new(Vec::new());
     thread::scope(|scope| {

@@ -1,8 +1,9 @@
-//! Runs systemd-networkd on our files and compares the result with the model.
+//! Runs systemd-networkd on the files that glowplug writes, and compares the result with the model.
 //!
-//! Generators of documents and of models make networks from seeds. The real networkd runs on the rendered files, in a
-//! network namespace with its own NICs. The state of the kernel and of networkd is then compared with the model, device
-//! by device. The kernel of the host may not support bonds and VLANs; the boot tests run these in their own machine.
+//! Generators make documents and models from seeds. The real networkd runs on the files that glowplug writes for the
+//! resulting networks, in a network namespace with its own NICs. The state of the kernel and of networkd is then
+//! compared with the model, device by device. The kernel of the host might not support bonds and VLANs, so the boot
+//! tests run networks with bonds and VLANs in a virtual machine.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a helper of a test may fail the test")]
 
 use std::env;
@@ -18,7 +19,8 @@ use crate::support::cases::Program;
 use crate::support::state::KernelAbilities;
 use crate::support::{cases, models};
 
-/// Seeds of the networks of each kind. `NETWORKD_SEEDS=17..18` sets others, for example to repeat a failure.
+/// Seeds of the generated networks of each kind. `NETWORKD_SEEDS=17..18` sets other seeds, for example to repeat a
+/// failure.
 const SEEDS: Range<u64> = 0..50;
 
 /// Number of disagreements that a failing test shows.
@@ -34,12 +36,12 @@ fn seeds() -> Range<u64> {
 }
 
 #[test]
-fn every_generated_openstack_document_becomes_the_network_that_was_meant() {
+fn networkd_configures_the_network_of_every_generated_openstack_document() {
     ask(cases::openstack);
 }
 
 #[test]
-fn every_generated_document_of_cloud_init_becomes_the_network_that_was_meant() {
+fn networkd_configures_the_network_of_every_generated_network_config() {
     ask(cases::cloud_init);
 }
 
@@ -61,7 +63,7 @@ fn run_batch(directory: &Path, quiet: u32) {
     cases::run(Command::new("unshare").args(["--net", "--mount"]).arg(batch).arg(directory).arg(quiet.to_string()));
 }
 
-/// Runs networkd on the network of each seed.
+/// Runs networkd on the network of each seed. Fails with the first [`DISAGREEMENTS`] differences from the models.
 fn ask(network: fn(u64) -> NetworkConfig) {
     let seeds: Vec<u64> = seeds().collect();
     let disagreements = Mutex::new(Vec::new());
@@ -78,8 +80,8 @@ fn ask(network: fn(u64) -> NetworkConfig) {
     assert!(count == 0, "{count} of {total} networks are not as they were meant:\n{}", reports.join("\n"));
 }
 
-/// Milliseconds without a log line after which a case ends. On a busy host networkd may be silent because it had to
-/// wait, so cases with a disagreement run again with a longer time.
+/// Milliseconds without a log line after which a case ends, for each attempt. On a busy host, networkd may log nothing
+/// because it gets no CPU time, so a case with a disagreement runs again with a longer time.
 const QUIET: [u32; 3] = [60, 400, 999];
 
 fn disagreements_of(seeds: &[u64], network: fn(u64) -> NetworkConfig) -> Vec<(u64, String)> {

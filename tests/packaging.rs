@@ -1,8 +1,8 @@
-//! Builds the packages from the tarballs of `make dist` with the tools of the distributions, without a network, and
-//! compares their lists of files. Each build takes minutes; `make packages` runs only these tests.
+//! Builds the packages from the tarballs of `make dist` with the tools of the distributions, without a network.
+//! Compares the files of each package with a list. Each build takes minutes; `make packages` runs only these tests.
 //!
-//! `packaging/fedora.macros` replaces Fedora's macro packages: paths, flags, scriptlets. Fedora's generators for debug
-//! packages and for bundled libraries do not run.
+//! `tests/packaging/fedora.macros` replaces the macro packages of Fedora: paths, flags, scriptlets. Fedora's generators
+//! for debug packages and for bundled libraries do not run.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
 
@@ -29,14 +29,15 @@ fn run(program: &str, arguments: &[&str]) -> String {
     ask(Command::new(program).args(arguments))
 }
 
-/// Runs `make` with a target and variables. Packages are compiled from scratch, without files of the current build.
+/// Runs `make` with a target and variables. The packages are compiled from scratch, without files of the current build.
 fn make(target: &str, variables: &[String]) {
     let mut command = Command::new("make");
     command.current_dir(ROOT).arg(target).arg(format!("REF={}", state())).args(variables);
     for name in ["CARGO_TARGET_DIR", "GLOWPLUG_VERSION", "MAKEFLAGS", "MFLAGS", "RUSTFLAGS"] {
         command.env_remove(name);
     }
-    // Optimizing takes most of the time, and changes neither the files nor the dependencies of a package.
+    // Packages are built without optimization, which takes most of the time and changes neither their files nor their
+    // dependencies.
     for profile in ["GUEST", "RELEASE"] {
         command.env(format!("CARGO_PROFILE_{profile}_LTO"), "off");
         command.env(format!("CARGO_PROFILE_{profile}_OPT_LEVEL"), "0");
@@ -45,8 +46,8 @@ fn make(target: &str, variables: &[String]) {
     ask(&mut command);
 }
 
-/// Returns the commit for `make dist`, which includes uncommitted changes. It is computed once, because a second later
-/// git would make another commit of the same changes.
+/// Returns the commit for `make dist`, which includes uncommitted changes. All packages get the same commit: one second
+/// later, git would make another commit of the same changes.
 fn state() -> &'static str {
     static STATE: OnceLock<String> = OnceLock::new();
     STATE.get_or_init(|| {
@@ -67,7 +68,7 @@ fn files(listing: &str) -> String {
     files.into_iter().map(|file| format!("{file}\n")).collect()
 }
 
-/// Writes the pages of `docs` in a list of files as one line, so that a new page needs no change of the lists. Debian
+/// Replaces the pages of `docs` in a list of files by one line, so that a new page needs no change of the lists. Debian
 /// compresses long pages.
 fn pages_as_one_line(listing: &str) -> String {
     let written: BTreeSet<_> = fs::read_dir(format!("{ROOT}/docs")).unwrap().map(|e| e.unwrap().file_name()).collect();
@@ -88,7 +89,7 @@ fn pages_as_one_line(listing: &str) -> String {
     lines.iter().map(|line| format!("{line}\n")).collect()
 }
 
-/// Returns the terms of licence expressions, each with its alternatives sorted.
+/// Returns the terms that `AND` joins in licence expressions. The alternatives of each term are sorted.
 fn terms(expressions: &[&str]) -> BTreeSet<String> {
     let terms = expressions.iter().flat_map(|expression| expression.split(" AND "));
     terms
@@ -115,7 +116,7 @@ fn a_tarball_has_the_same_bytes_each_time() {
 fn the_packages_of_fedora_have_their_files_and_each_program_runs() {
     let directory = tempfile::tempdir().unwrap();
     let (dist, variable) = dist_below(directory.path());
-    // A new network namespace has no network. The library's tests are skipped: `make test` runs them.
+    // The new network namespace has no network. The build does not run the library's tests, which `make test` runs.
     let macros = format!("{ROOT}/tests/packaging/fedora.macros");
     let rpmbuild = format!("RPMBUILD=unshare -rn rpmbuild --nodeps --without check --load={macros}");
     make("rpm", &[variable, rpmbuild]);
@@ -164,10 +165,11 @@ fn the_packages_of_fedora_have_their_files_and_each_program_runs() {
     the_program_starts_in_an_initramfs_that_is_made_of(&unpacked, directory.path());
 }
 
-/// The program is linked to libraries, so dracut must copy them.
+/// Builds an initramfs with dracut and starts the program in it. The program is linked to libraries, which dracut must
+/// copy.
 fn the_program_starts_in_an_initramfs_that_is_made_of(root: &Path, directory: &Path) {
-    // dracut searches for modules next to its own program. If two symbolic links have one name, the first one is kept,
-    // so ours are made first.
+    // dracut searches for modules next to its own program, so the tree has links to all files of dracut. The link to
+    // our module is made first, because an existing link is not replaced.
     let tree = directory.join("dracut");
     fs::create_dir_all(tree.join("modules.d")).unwrap();
     let module = root.join("usr/lib/dracut/modules.d/50glowplug");
@@ -194,7 +196,8 @@ fn the_program_starts_in_an_initramfs_that_is_made_of(root: &Path, directory: &P
 fn the_packages_of_debian_have_their_files_and_dependencies() {
     let directory = tempfile::tempdir().unwrap();
     let (dist, variable) = dist_below(directory.path());
-    // Debian 12's compiler is too old for the program. With -d the build uses the current compiler.
+    // The compiler of Debian 12 is too old for the program. With `-d`, the build does not require this compiler and
+    // uses the current one.
     make("deb", &[variable, "DPKG_BUILDPACKAGE=unshare -rn dpkg-buildpackage -d".to_owned()]);
 
     let machine = run("dpkg", &["--print-architecture"]).trim().to_owned();

@@ -1,5 +1,5 @@
-//! All tests except those of `slow.rs`, in one program, because linking one program per module takes longer than the
-//! tests themselves.
+//! All tests except those of `slow.rs`. They are in one program, because linking a program for each module would take
+//! longer than the tests themselves.
 //!
 //! `CONTRIBUTING.md` describes what each module tests and how to add a case.
 
@@ -26,7 +26,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-/// Cargo does not search for test programs here, so a file without a `mod` line would never run.
+/// Cargo does not search `tests` for test programs, so a file without a `mod` line would never run.
 #[test]
 fn every_file_of_tests_is_a_module_of_quick_or_slow() {
     let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");

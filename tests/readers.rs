@@ -1,9 +1,10 @@
-//! Lets the programs that read our output parse it, and compares the result with the document.
+//! Checks that the programs that read kernel arguments understand the arguments of glowplug as the document means them.
 //!
-//! glowplug renders arguments from a document in a directory. NetworkManager's own generator makes profiles from these
-//! arguments. The profiles are compared completely with the meaning of the document.
+//! glowplug renders arguments from the document of a config drive. NetworkManager's own generator makes profiles from
+//! these arguments. The profiles are compared completely with the meaning of the document.
 //!
-//! For documents of cloud-init's format, the expected meaning comes from our own reader, which `tests/cloud_init` checks.
+//! For documents of cloud-init's format, the expected meaning comes from our own reader, which `tests/cloud_init`
+//! checks.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a helper of a test may fail the test")]
 
 mod models;
@@ -31,13 +32,13 @@ use crate::support::documents::{Case, case};
 use crate::support::profiles::{Family, Profiles};
 use crate::support::{network_config, network_manager};
 
-/// Seeds of the OpenStack documents. `READERS_SEEDS=17..18` sets others, for example to repeat a failure.
+/// Seeds of the OpenStack documents. `READERS_SEEDS=17..18` sets other seeds, for example to repeat a failure.
 const SEEDS: Range<u64> = 0..1200;
 
-/// Seeds of the documents of each version of cloud-init's format. `READERS_SEEDS` replaces these, too.
+/// Seeds of the documents of each version of cloud-init's format. `READERS_SEEDS` replaces these seeds, too.
 const NETWORK_SEEDS: Range<u64> = 0..200;
 
-/// Number of disagreements that a failing test shows: enough to see whether they have one cause.
+/// Maximum number of disagreements that a failing test prints. Some are enough to see whether they have the same cause.
 const DISAGREEMENTS: usize = 5;
 
 /// Returns the arguments that glowplug renders from a config drive, without the final newline.
@@ -53,7 +54,7 @@ fn kargs(drive: &Path, renderer: &str) -> Result<String, String> {
         return Err(format!("glowplug ended with {} and printed:\n{log}", answer.status));
     }
     let text = String::from_utf8(answer.stdout).map_err(|e| format!("the arguments are no UTF-8: {e}"))?;
-    // For a NIC with only an MTU, network-legacy has no argument.
+    // network-legacy has no argument for a NIC with only an MTU, so the output may be empty.
     let text = if text.is_empty() && renderer == "network-legacy" { "\n".to_owned() } else { text };
     let line = text.strip_suffix('\n').ok_or_else(|| format!("no newline at the end of {text:?}"))?;
     // dracut, a shell and NetworkManager must split the line into the same words.
@@ -125,7 +126,7 @@ fn network_manager_understands_the_arguments_of_a_machine_on_vsphere() {
 
 type Render = fn(&NetworkConfig, &mut Diagnostics) -> Rendered;
 
-/// Compares the networks of cloud-init documents.
+/// Compares the networks of generated cloud-init documents with the profiles that a program makes from their arguments.
 fn compare_networks(render: Render, ask: fn(&str, Meaning) -> Answer) {
     let refused = AtomicU64::new(0);
     let seeds = for_all(NETWORK_SEEDS, |seed| {
@@ -160,13 +161,14 @@ fn compare_networks(render: Render, ask: fn(&str, Meaning) -> Answer) {
         }
         Ok(())
     });
-    // Version 1 has no patterns, so only the documents of version 2 are rejected.
+    // Only a pattern is refused, and version 1 has no patterns. So at most the documents of version 2, half of all, are
+    // refused.
     let refused = refused.into_inner();
     assert!(env::var_os("READERS_SEEDS").is_some() || refused * 2 <= seeds, "{refused} of {} are refused", seeds * 2);
 }
 
-/// The profiles that a network program makes from arguments, and the expected profiles, reduced to the features of the
-/// program.
+/// Two sets of profiles: those that a network program makes from arguments, and the expected ones. The expected
+/// profiles have only the features that the program supports.
 type Answer = Result<(Profiles, Profiles), String>;
 
 type Ask = fn(&str, &Case) -> Answer;
@@ -175,7 +177,7 @@ fn compare_all(renderer: &str, ask: Ask) {
     for_all(SEEDS, |seed| compare(seed, renderer, ask));
 }
 
-/// Runs a comparison for all seeds. Returns their number.
+/// Runs a comparison for each seed. Returns the number of seeds.
 fn for_all(seeds: Range<u64>, compare: impl Fn(u64) -> Result<(), String> + Sync) -> u64 {
     let seeds = match env::var("READERS_SEEDS") {
         Ok(range) => {
@@ -208,7 +210,7 @@ fn for_all(seeds: Range<u64>, compare: impl Fn(u64) -> Result<(), String> + Sync
     seeds.end - seeds.start
 }
 
-/// Compares one document, from its seed to the profiles of the program.
+/// Compares the profiles that a program makes from the document of a seed with the expected profiles.
 fn compare(seed: u64, renderer: &str, ask: Ask) -> Result<(), String> {
     let drive = tempfile::tempdir().unwrap();
     let drive = drive.path();
@@ -235,9 +237,9 @@ fn a_seed_always_gives_the_same_document_and_meaning() {
     assert_eq!((first.document, first.meant), (second.document, second.meant));
 }
 
-/// Without a mixture in the generator, no test would check it.
+/// If the generator never made one of these mixtures, no test would check the mixture.
 #[test]
-fn the_documents_have_every_mixture_of_addresses_that_network_manager_supports() {
+fn the_generated_documents_have_every_mixture_of_addresses_that_networkmanager_supports() {
     let spelled = |family: &Family| {
         let required = if family.required { ", required" } else { "" };
         let addresses = if family.addresses.is_empty() { "" } else { ", with addresses" };
@@ -281,72 +283,72 @@ macro_rules! boots {
 }
 
 boots! {
-    a_nic_without_a_mac_address_is_named_by_its_id => "static-by-id";
+    a_nic_without_a_mac_address_is_identified_by_its_id => "static-by-id";
     the_example_of_the_enhancement_is_one_static_nic => "static-ipv4";
-    a_nic_without_a_mac_address_is_named_by_its_name => "static-by-name";
-    a_mac_address_counts_for_more_than_a_name => "static-by-mac-and-name";
-    a_network_without_a_gateway_has_an_address_alone => "static-without-gateway";
+    a_nic_with_an_empty_mac_address_is_identified_by_its_name => "static-by-name";
+    a_mac_address_takes_precedence_over_a_name => "static-by-mac-and-name";
+    a_network_without_a_gateway_gives_an_address_without_a_route => "static-without-gateway";
     a_static_ipv6_address_leaves_ipv4_disabled => "static-ipv6";
     both_families_are_static_on_one_nic => "static-dual-stack";
-    the_nic_of_the_default_gateway_comes_first => "two-nics";
+    the_arguments_of_the_nic_with_the_default_gateway_come_first => "two-nics";
     a_second_address_of_a_nic_has_no_gateway => "second-address";
-    every_argument_of_a_nic_has_its_mtu => "static-mtu";
-    a_nic_with_an_mtu_alone_gets_it_and_no_addresses => "mtu-alone";
-    two_links_for_one_nic_are_one => "nic-twice";
+    every_address_argument_of_a_nic_has_the_mtu_of_the_nic => "static-mtu";
+    a_nic_with_only_an_mtu_gets_the_mtu_and_no_address => "mtu-alone";
+    two_links_with_the_same_mac_address_become_one_nic => "nic-twice";
     a_nic_without_a_network_gets_no_address => "unused-nic";
-    a_nic_without_dhcp_gets_no_address_beside_a_configured_one => "quiet-nic";
-    a_nic_with_a_manual_subnet_gets_no_address_beside_a_configured_one => "quiet-nic-v1";
-    a_nic_may_have_a_link_local_address_alone => "link-local";
-    a_static_ipv4_address_may_have_a_link_local_address_beside_it => "static-ipv4-and-link-local";
-    a_prefix_length_is_read_from_all_its_spellings => "netmask-spellings";
-    dhcp_brings_ipv6_along_without_requiring_it => "dhcp-ipv4";
-    an_mtu_stands_behind_dhcp => "dhcp-mtu";
+    a_nic_without_dhcp_gets_no_address_while_another_nic_is_configured => "quiet-nic";
+    a_nic_with_a_manual_subnet_gets_no_address_while_another_nic_is_configured => "quiet-nic-v1";
+    a_nic_can_have_only_a_link_local_address => "link-local";
+    a_nic_can_have_a_static_ipv4_address_and_an_ipv6_link_local_address => "static-ipv4-and-link-local";
+    a_prefix_length_is_read_in_all_its_spellings => "netmask-spellings";
+    with_dhcpv4_ipv6_is_used_if_the_network_offers_ipv6 => "dhcp-ipv4";
+    the_mtu_follows_dhcp_in_the_argument => "dhcp-mtu";
     stateful_dhcpv6_leaves_ipv4_disabled => "dhcp-ipv6";
-    an_address_that_a_server_will_give_is_not_set => "dhcp-ipv6-stateful";
-    stateless_dhcpv6_is_asked_of_the_routers => "dhcp-ipv6-stateless";
+    an_address_that_a_dhcpv6_server_will_assign_is_not_set => "dhcp-ipv6-stateful";
+    with_stateless_dhcpv6_the_address_comes_from_router_advertisements => "dhcp-ipv6-stateless";
     slaac_leaves_ipv4_disabled => "slaac";
-    two_dynamic_families_do_not_take_each_other_down => "dhcp-and-slaac";
-    a_dynamic_ipv6_does_not_take_a_static_ipv4_down => "static-ipv4-and-slaac";
-    a_dynamic_ipv4_does_not_take_a_static_ipv6_down => "dhcp-and-static-ipv6";
-    a_static_address_is_added_to_those_of_dhcp => "dhcp-and-static-ipv4";
+    with_dhcpv4_and_router_advertisements_neither_family_is_required => "dhcp-and-slaac";
+    with_static_ipv4_the_router_advertisements_are_not_required => "static-ipv4-and-slaac";
+    with_static_ipv6_the_dhcpv4_address_is_not_required => "dhcp-and-static-ipv6";
+    a_static_ipv4_address_is_added_to_the_address_of_dhcp => "dhcp-and-static-ipv4";
     routes_name_their_nic => "subnet-routes";
-    an_address_without_a_mask_is_a_route_to_a_host => "host-routes";
-    a_route_without_a_gateway_is_on_the_link => "on-link-route";
-    a_default_route_beside_dhcp_is_a_route => "default-route-with-dhcp";
-    a_gateway_may_be_beyond_the_subnet => "far-gateway";
-    both_gateways_may_be_beyond_the_subnets => "far-gateways";
-    a_gateway_may_stand_in_the_network => "gateway-key";
+    a_destination_without_a_netmask_is_a_route_to_a_host => "host-routes";
+    the_destination_of_a_route_without_a_gateway_is_on_the_link => "on-link-route";
+    a_default_route_on_a_nic_with_dhcp_is_written_as_a_route => "default-route-with-dhcp";
+    a_gateway_can_be_outside_the_subnet => "far-gateway";
+    the_gateways_of_both_families_can_be_outside_their_subnets => "far-gateways";
+    a_network_can_have_a_gateway_in_place_of_a_default_route => "gateway-key";
     of_two_default_routes_the_lower_metric_is_kept => "default-routes-with-metrics";
     of_two_equal_default_routes_the_first_is_kept => "default-routes-without-metrics";
-    name_servers_are_gathered_from_everywhere_without_repeats => "name-servers";
-    a_nic_that_carries_a_vlan_is_named => "vlan";
-    a_vlan_may_stand_before_its_nic => "vlan-before-its-nic";
-    a_vlan_has_a_mac_address_and_an_mtu_of_its_own => "vlan-mac-and-mtu";
-    a_vlan_keeps_a_name_that_ends_in_its_tag => "vlan-names";
+    name_servers_are_collected_from_all_members_without_duplicates => "name-servers";
+    a_nic_that_carries_a_vlan_gets_a_name => "vlan";
+    a_document_can_list_a_vlan_before_its_nic => "vlan-before-its-nic";
+    a_vlan_can_have_its_own_mac_address_and_mtu => "vlan-mac-and-mtu";
+    a_vlan_keeps_a_name_that_ends_with_its_vlan_id => "vlan-names";
     a_nic_never_gets_a_name_that_the_kernel_assigns => "vlan-on-named-nic";
-    a_vlan_on_a_vlan_has_the_whole_chain_in_its_name => "vlan-on-vlan";
+    the_name_of_a_vlan_on_a_vlan_contains_the_whole_chain => "vlan-on-vlan";
     a_vlan_without_networks_has_no_addresses => "vlan-without-networks";
-    a_vlan_may_ask_by_dhcp => "vlan-with-dhcp";
-    a_bond_has_its_ports_by_mac_address => "bond";
-    the_mtu_of_a_bond_stands_in_its_own_argument => "bond-mtu";
+    a_vlan_can_use_dhcp => "vlan-with-dhcp";
+    the_members_of_a_bond_are_identified_by_mac_address => "bond";
+    the_mtu_of_a_bond_is_in_the_argument_for_the_bond => "bond-mtu";
     a_bond_without_networks_has_no_addresses => "bond-without-networks";
-    the_preferred_port_of_a_bond_is_named => "bond-primary";
-    a_bond_may_have_another_mac_address_than_its_first_port => "bond-mac";
-    a_vlan_may_be_on_a_bond => "vlan-on-bond";
-    a_document_in_the_shape_of_nova_is_read => "nova";
-    a_bond_in_the_shape_of_ironic_is_read => "ironic-bond";
-    unknown_keys_and_words_cost_nothing_else => "unknown-words";
-    missing_arrays_are_empty_ones => "without-services";
-    one_network_under_two_names_keeps_its_gateway => "one-network-two-names";
-    links_without_networks_are_reported_to_have_no_addresses => "links-without-networks";
-    patterns_of_which_the_same_is_asked_are_one_argument => "all-nics";
+    the_primary_member_of_a_bond_gets_a_name => "bond-primary";
+    a_bond_can_have_a_mac_address_other_than_that_of_its_first_member => "bond-mac";
+    a_vlan_can_be_on_a_bond => "vlan-on-bond";
+    a_document_as_nova_writes_it_is_read => "nova";
+    a_bond_as_ironic_writes_it_is_read => "ironic-bond";
+    unknown_keys_and_words_do_not_affect_the_rest_of_the_document => "unknown-words";
+    a_missing_array_is_read_as_an_empty_array => "without-services";
+    both_names_of_one_network_keep_the_default_gateway => "one-network-two-names";
+    links_without_networks_get_no_address => "links-without-networks";
+    patterns_with_the_same_settings_become_one_argument => "all-nics";
 }
 
 fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/guest")
 }
 
-/// Checks that the arguments and the profiles are exactly the expected ones.
+/// Checks that a directory of `fixtures/guest` gives exactly the arguments and profiles in its files.
 fn boot(name: &str) {
     let directory = fixtures().join(name);
     let line = kargs(&directory, "network-manager").unwrap();
@@ -358,7 +360,8 @@ fn boot(name: &str) {
     assert_eq!(format!("{line}\n"), expected("kargs"));
     let meant = network_manager::read(&line).unwrap();
     assert_eq!(meant.to_string(), expected("profiles"));
-    // dracut's own scripts understand the same, within their features.
+    // dracut's own scripts must read the same profiles from the arguments for network-legacy, as far as the scripts
+    // have the features.
     let line = kargs(&directory, "network-legacy").unwrap();
     let read = network_legacy::read(&line).unwrap();
     let meant = network_legacy::reduced(&meant, &[], &OnLink::new(), &read);
@@ -366,7 +369,7 @@ fn boot(name: &str) {
 }
 
 #[test]
-fn no_fixture_is_left_without_a_test_and_a_line_in_the_index() {
+fn every_fixture_of_the_guest_has_a_test_and_a_line_in_the_index() {
     let directories: BTreeSet<String> =
         fs::read_dir(fixtures()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     assert_eq!(directories, BOOTS.iter().map(ToString::to_string).collect());

@@ -1,4 +1,4 @@
-//! Lists of Kubernetes objects, as `kubectl get -o json` and the API server write them.
+//! Reads lists of Kubernetes objects in the forms that `kubectl get -o json` and the API server write.
 #![allow(clippy::unwrap_used, reason = "a helper of a test may fail the test")]
 
 use std::io::{self, Read};
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 const KEY: &str = "kubevirt.cluster.x-k8s.io/allocated-ip-eno101";
 
-/// A list like the output of `kubectl get kubevirtmachines -o json`. It is generated piece by piece and never
+/// A list like the output of `kubectl get kubevirtmachines -o json`. Its text is generated piece by piece and is never
 /// completely in memory.
 struct Machines {
     next: usize,
@@ -83,7 +83,7 @@ fn inventory(list: &str) -> Result<Inventory, ReadError> {
     Ok(objects.inventory())
 }
 
-/// Returns machine and addresses of each record.
+/// Reads a list and returns the machine, interface and first address of each record as a string.
 fn records(list: &Value) -> Vec<String> {
     let inventory = inventory(&list.to_string()).unwrap();
     assert_eq!(inventory.diagnostics, []);
@@ -145,7 +145,7 @@ fn an_empty_list_is_not_an_error() {
 }
 
 #[test]
-fn a_part_of_a_list_is_refused() {
+fn a_list_that_continues_on_another_page_is_refused() {
     let items = json!([worker("worker-0", "u-0", "10.0.0.5/24")]);
     let with = |metadata: Value| json!({"items": items, "kind": "KubevirtMachineList", "metadata": metadata});
     let reason = "expected the whole list: machines that are not in it would lose their addresses";
@@ -187,7 +187,7 @@ fn a_file_that_is_not_a_list_is_refused_with_its_position() {
 
 #[test]
 fn an_object_that_is_too_large_is_refused() {
-    // Slightly too large, and larger than the memory that the reader may use.
+    // One object is slightly too large, the other is larger than the memory that the reader may use.
     for size in [4 * 1024 * 1024, 40 * 1024 * 1024] {
         let list = format!("{{\"items\": [{{\"a\": \"{}\"}}]}}", "x".repeat(size));
         let mut objects = Objects::default();
@@ -197,7 +197,7 @@ fn an_object_that_is_too_large_is_refused() {
 }
 
 #[test]
-fn a_list_that_breaks_off_is_an_error_with_its_cause() {
+fn a_failed_read_of_a_list_is_an_error_with_its_cause() {
     struct Broken;
     impl Read for Broken {
         fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
@@ -215,7 +215,7 @@ fn a_hundred_thousand_machines_are_read_as_a_stream() {
     assert_eq!(objects.read("machines.json", Machines::new(100_000)).unwrap(), 100_000);
     let inventory = objects.inventory();
     assert_eq!((inventory.records.len(), inventory.diagnostics), (100_000, Vec::new()));
-    // The last machine when sorted by name as a string.
+    // Machines are sorted by name as a string, so this machine is the last one.
     let last = inventory.records.last().unwrap();
     assert_eq!(last.claimant.machine.name, "worker-99999");
     assert_eq!(last.addresses, [address(99_999).parse().unwrap()]);

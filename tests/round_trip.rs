@@ -1,4 +1,5 @@
-//! The guest understands documents of the host: its parser and renderer give the same addresses on the same interface.
+//! Checks that the guest understands documents of the host: parser and renderer give the same addresses on the same
+//! interface.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
 
 use std::collections::BTreeSet;
@@ -15,29 +16,29 @@ use ipnetwork::IpNetwork;
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
-/// An interface: its allocation, and its members in the template.
+/// A generated interface: its addresses and settings from the host, and its link in the template.
 #[derive(Clone, Debug)]
 struct Interface {
     name: String,
     addresses: Vec<IpNetwork>,
     gateways: Vec<IpAddr>,
     nameservers: Vec<IpAddr>,
-    /// MAC address from the caller, and whether the template has it, too.
+    /// Last three bytes of the MAC address that the caller gives, and whether the template has this MAC address, too.
     mac_address: Option<([u8; 3], bool)>,
     template: Link,
 }
 
 #[derive(Clone, Debug)]
 struct Link {
-    /// Whether the interface is the name of the link, while its id is different.
+    /// Whether the interface is the `name` of the link in the template, with another `id`.
     by_name: bool,
     mtu: Option<u16>,
-    /// For each family: whether the template has a network, and whether this network has a netmask.
+    /// For IPv4 and IPv6: whether the network in the template has a netmask. `None`: the template has no such network.
     entries: [Option<bool>; 2],
 }
 
 fn ipv4() -> impl Strategy<Value = IpAddr> {
-    // Never a gateway or a name server, which are in 192.0.2.0/24.
+    // No address is that of a gateway or a name server: those are in 192.0.2.0/24.
     (0x0a00_0001_u32..0x0aff_ffff).prop_map(|number| Ipv4Addr::from(number).into())
 }
 
@@ -112,7 +113,7 @@ fn template(interfaces: &[Interface], unknown: &str) -> Value {
     json!({"x": {"y": [unknown]}, "links": links, "networks": networks})
 }
 
-/// Returns the addresses in kernel arguments with their devices, in order.
+/// Returns the addresses in kernel arguments, each with its device, sorted.
 fn addresses(kargs: &[Karg]) -> Vec<(String, IpNetwork)> {
     let mut addresses: Vec<_> = kargs
         .iter()
@@ -126,11 +127,11 @@ fn addresses(kargs: &[Karg]) -> Vec<(String, IpNetwork)> {
 }
 
 proptest! {
-    // A test writes no file into the sources; a failure is printed.
+    // proptest only prints a failure: a test must not write a file into the sources.
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_guest_has_the_addresses_that_the_host_allocated(interfaces in interfaces(), unknown in ".{0,8}", bare: bool) {
+    fn the_guest_reads_the_addresses_that_the_host_allocated(interfaces in interfaces(), unknown in ".{0,8}", bare: bool) {
         let machine = Machine::new("clusters", "worker-0", "u");
         let allocation = |interface: &Interface| {
             let claimant = Claimant { machine: machine.clone(), interface: interface.name.parse().unwrap() };

@@ -1,5 +1,5 @@
-//! Tests that take minutes: boots of whole machines, packages that are compiled from a clean tree, and afterburn, which is
-//! compiled once.
+//! Tests that take minutes: boots of virtual machines, packages that are compiled from a clean tree, and afterburn,
+//! which must be compiled once.
 //!
 //! `cargo test` runs this program only with `--test slow`, as in the Makefile.
 

@@ -1,4 +1,5 @@
-//! Checks of the units and the dracut module with systemd and shellcheck. `tests/boot/` tests them in boots.
+//! Checks the systemd units with `systemd-analyze`, and the dracut module with shellcheck. `tests/boot/` tests both in
+//! boots.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
 
@@ -29,7 +30,7 @@ fn files(suffix: &str) -> Vec<PathBuf> {
     files
 }
 
-/// The unit that copies files of an earlier unit, and so does not run our program.
+/// The unit that copies files of an earlier unit. This unit does not run glowplug.
 const COPIES: &str = "glowplug-network-profiles.service";
 
 fn name(path: &Path) -> &str {
@@ -40,7 +41,7 @@ fn name(path: &Path) -> &str {
 fn verify(unit: &str, text: &str, drop_in: Option<&str>) -> String {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join(unit);
-    // systemd checks that the programs are executable, so use paths that exist here.
+    // systemd checks that the programs of a unit are executable, so the unit gets paths that exist here.
     let here = |text: &str| text.replace("/usr/bin/glowplug", GLOWPLUG).replace("@GENERATOR@", "/bin/true");
     fs::write(&path, here(text)).unwrap();
     if let Some(drop_in) = drop_in {
@@ -68,7 +69,8 @@ fn systemd_understands_every_drop_in_for_a_unit_of_another_package() {
     }
 }
 
-/// Units with the order of CoreOS's first boot. The unit that ends the network works when it stops, so it starts early.
+/// Units in the order of CoreOS's first boot. The unit that ends the network does its work when it stops, so it starts
+/// early.
 const FIRST_BOOT: [(&str, &str); 5] = [
     ("initrd.target", "Requires=ignition-complete.target glowplug-network-profiles.service\n"),
     (
@@ -92,7 +94,7 @@ const FIRST_BOOT: [(&str, &str); 5] = [
     ),
 ];
 
-/// Returns systemd's messages about the start of a first boot of CoreOS with the unit that copies the profiles.
+/// Returns systemd's messages about a first boot of CoreOS. `unit` is the text of the unit that copies the profiles.
 fn verify_first_boot(unit: &str) -> String {
     let directory = tempfile::tempdir().unwrap();
     for (name, text) in FIRST_BOOT {
@@ -100,7 +102,7 @@ fn verify_first_boot(unit: &str) -> String {
     }
     fs::write(directory.path().join(COPIES), unit).unwrap();
     let target = directory.path().join("initrd.target");
-    // No other unit of this machine takes part.
+    // systemd reads units only from this directory, not those of this machine.
     let path = format!("SYSTEMD_UNIT_PATH={}", directory.path().display());
     ask("env", "coreutils", &[&path, "systemd-analyze", "verify", "--man=no", target.to_str().unwrap()])
 }
@@ -114,17 +116,17 @@ fn a_first_boot_of_coreos_can_start_with_the_unit_that_copies_the_profiles() {
     assert!(messages.contains("ordering cycle") && messages.ends_with("failed"), "{messages}");
 }
 
-/// A unit whose condition is not met has started successfully, so a boot with kernel arguments cannot fail because of it.
+/// systemd counts a unit whose condition is not met as started, so this unit cannot fail a boot with kernel arguments.
 #[test]
-fn without_profiles_the_unit_that_copies_them_does_nothing() {
+fn the_unit_that_copies_profiles_does_nothing_if_there_are_no_profiles() {
     let text = fs::read_to_string(Path::new(MODULE).join(COPIES)).unwrap();
     let expected = ["/etc/NetworkManager/system-connections/50-glowplug-*.nmconnection"];
     assert_eq!(values(&text, "ConditionPathExistsGlob"), expected);
 }
 
-/// Other programs of the real root must be able to read NetworkManager's directory in `/run`.
+/// Other programs in the real root must be able to read NetworkManager's directory in `/run`.
 #[test]
-fn the_copies_are_private_and_their_directories_are_not() {
+fn the_copies_of_profiles_are_private_and_their_directories_are_readable() {
     let text = fs::read_to_string(Path::new(MODULE).join(COPIES)).unwrap();
     assert_eq!(values(&text, "UMask"), ["0077"]);
     let root = tempfile::tempdir().unwrap();
@@ -164,7 +166,7 @@ fn the_program_accepts_the_options_of_the_units() {
                 .replace("${GLOWPLUG_RENDERER}", "network-manager")
                 .replace("$GLOWPLUG_NETWORK_KARGS_OPTIONS", "--neednet --wait=0")
                 .replace("%i", "core");
-            // This machine does not run on KubeVirt: the program starts, detects this and exits.
+            // The kernel command line names another platform, so the program only reads its options and exits.
             let root = tempfile::tempdir().unwrap();
             fs::create_dir(root.path().join("proc")).unwrap();
             fs::write(root.path().join("proc/cmdline"), "ignition.platform.id=metal\n").unwrap();
@@ -218,7 +220,7 @@ fn only_the_unit_that_configures_the_network_waits_for_the_drive() {
     }
 }
 
-/// dracut's own functions are not defined here, so a call of one would fail the module.
+/// dracut's own functions are not defined here, so the module fails if it calls one of them.
 #[test]
 fn the_module_adds_nothing_to_the_image_of_a_crash_kernel_and_does_not_fail_its_build() {
     let script = format!(". {MODULE}/module-setup.sh; check; echo $?; set -e; depends; installkernel; install");
@@ -227,7 +229,7 @@ fn the_module_adds_nothing_to_the_image_of_a_crash_kernel_and_does_not_fail_its_
     assert_eq!((output.status.code(), stdout.as_str(), stderr.as_str()), (Some(0), "255\n", ""));
 }
 
-/// Exposure of each unit in tenths, as systemd rates it. SECURITY.md has the same figures.
+/// The limits are in tenths of the exposure that `systemd-analyze security` prints. SECURITY.md has the same figures.
 #[test]
 fn the_exposure_of_each_unit_is_at_most_its_limit() {
     for (directory, unit, most) in [
@@ -245,8 +247,7 @@ fn the_exposure_of_each_unit_is_at_most_its_limit() {
     }
 }
 
-/// A comment above each line gives its reason. Without the reason, a maintainer cannot decide whether an ordering may
-/// be removed.
+/// A maintainer may remove an ordering only if its reason is gone, so a comment above each line must give the reason.
 #[test]
 fn every_ordering_and_condition_has_a_comment_with_its_reason() {
     let explained = ["After=", "Before=", "Condition", "DefaultDependencies=", "OnFailure=", "Requires=", "Wants="];
@@ -274,7 +275,7 @@ fn commands() -> Vec<String> {
 }
 
 #[test]
-fn the_commands_of_the_containerfile_are_sound_shell() {
+fn shellcheck_finds_no_mistake_in_the_commands_of_the_containerfile() {
     let directory = tempfile::tempdir().unwrap();
     for (at, command) in commands().iter().enumerate() {
         let script = directory.path().join(format!("{at}.sh"));
@@ -313,7 +314,7 @@ fn the_containerfile_writes_the_files_that_image_builders_read() {
 }
 
 #[test]
-fn the_module_and_the_scripts_of_the_boot_tests_are_sound_shell() {
+fn shellcheck_finds_no_mistake_in_the_module_and_in_the_scripts_of_the_boot_tests() {
     let module = Path::new(MODULE).join("module-setup.sh");
     assert_eq!(ask("shellcheck", "shellcheck", &[module.to_str().unwrap()]), "");
 }

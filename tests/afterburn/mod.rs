@@ -1,6 +1,6 @@
 //! Asks afterburn for the kernel arguments of the host's documents, and NetworkManager for the meaning of these arguments.
 //!
-//! A machine with a stock image has afterburn, and not our guest. `make slow` compiles afterburn once for a user.
+//! A machine with a stock image has afterburn instead of the glowplug guest. The first `make slow` compiles afterburn.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a helper of a test may fail the test")]
 
 use std::array;
@@ -16,7 +16,8 @@ use glowplug::host::pool::Settings;
 use crate::support::host_documents::{Families, document};
 use crate::support::network_manager;
 
-/// Returns the arguments that afterburn writes for each drive: its label, the path of the document on it, and the document.
+/// Returns the kernel arguments that afterburn writes for each drive. A drive is given as its label, the path of its
+/// document, and the document.
 fn ask<const N: usize>(drives: [(&str, &str, &str); N]) -> [String; N] {
     let afterburn = env::var_os("AFTERBURN").expect("AFTERBURN, the path of the program: make afterburn sets it");
     let directory = tempfile::tempdir().unwrap();
@@ -46,12 +47,12 @@ fn no_cloud(text: &str) -> (&str, &str, &str) {
     ("cidata", "network-config", text)
 }
 
-/// Returns the profiles that NetworkManager makes of the arguments.
+/// Returns the profiles that NetworkManager makes from the arguments.
 fn meaning(kargs: &str) -> String {
     network_manager::read(kargs).map_or_else(|error| error, |profiles| profiles.to_string())
 }
 
-/// Returns the document of a machine that has an address on this interface of a template.
+/// Returns the document that the host makes from a template for a machine with an address on this interface.
 fn expanded(template: &str, interface: &str) -> String {
     let claimant = Claimant { machine: Machine::new("clusters", "w", "u"), interface: interface.parse().unwrap() };
     let allocation = Allocation { claimant, addresses: vec!["192.168.1.100/24".parse().unwrap()] };
@@ -59,7 +60,7 @@ fn expanded(template: &str, interface: &str) -> String {
     Template::parse(template.as_bytes()).unwrap().expand(&[grant]).unwrap().text().to_owned()
 }
 
-/// The profiles of a machine with an IPv4 address.
+/// Profiles of a machine with an IPv4 address on each interface: of the first interface, and of the second one.
 const IPV4: [&str; 2] = [
     "\
 NIC eno101
@@ -78,7 +79,7 @@ NIC eno102
 ",
 ];
 
-/// The profiles of a machine with an IPv6 address.
+/// Profiles of a machine with an IPv6 address on each interface: of the first interface, and of the second one.
 const IPV6: [&str; 2] = [
     "\
 NIC eno101
@@ -97,7 +98,8 @@ NIC eno102
 ",
 ];
 
-/// The profiles of a machine with an address of each family.
+/// Profiles of a machine with an address of each family on each interface: of the first interface, and of the second
+/// one.
 const BOTH: [&str; 2] = [
     "\
 NIC eno101
@@ -157,7 +159,7 @@ fn afterburn_loses_a_network_config_with_a_mac_address_because_it_uses_the_addre
 }
 
 #[test]
-fn an_mtu_of_the_template_is_lost() {
+fn afterburn_ignores_an_mtu_of_the_template() {
     let [with, without] = [r#""mtu": 9000, "#, ""]
         .map(|mtu| expanded(&format!(r#"{{"links": [{{{mtu}"id": "eno101", "type": "phy"}}]}}"#), "eno101"));
     let kargs = "ip=192.168.1.100:::255.255.255.0::eno101:off".to_owned();
@@ -165,7 +167,7 @@ fn an_mtu_of_the_template_is_lost() {
 }
 
 #[test]
-fn a_vlan_and_a_bond_of_the_template_are_lost_with_their_addresses() {
+fn afterburn_ignores_a_vlan_or_bond_of_the_template_together_with_its_address() {
     let vlan = r#"{"links": [{"id": "eno101", "type": "phy"},
         {"id": "lan", "type": "vlan", "vlan_link": "eno101", "vlan_id": 7, "vlan_mac_address": "02:00:00:00:00:07"}]}"#;
     let bond = r#"{"links": [{"id": "eno101", "type": "phy"}, {"id": "eno102", "type": "phy"},
@@ -176,7 +178,7 @@ fn a_vlan_and_a_bond_of_the_template_are_lost_with_their_addresses() {
 }
 
 #[test]
-fn a_default_route_is_on_the_first_interface_whatever_its_gateway() {
+fn networkmanager_puts_the_default_route_of_afterburn_on_the_first_interface() {
     let kargs = "ip=192.168.1.100:::255.255.255.0::eno101:off ip=10.9.0.7:::255.255.0.0::eno102:off rd.route=0.0.0.0/0:10.9.0.1";
     let template = r#"{"links": [{"id": "eno101", "type": "phy"}, {"id": "eno102", "type": "phy"}], "networks": [
         {"id": "n", "link": "eno102", "type": "ipv4", "ip_address": "10.9.0.7", "netmask": "255.255.0.0",

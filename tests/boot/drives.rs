@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// Public key made for these tests; its private half was deleted.
+/// Public key that was made for these tests. Its private half is deleted.
 pub(crate) const KEY: &str =
     "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIEv9U5iRybj5IBUW2zRL/z9SnzOOQJIDHukL0jTMeLHG owner@example";
 
@@ -17,7 +17,7 @@ fn run(program: &str, package: &str, arguments: &[&str]) {
     assert!(output.status.success(), "{program}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Files of a config drive, as path below `openstack/latest` and content.
+/// Returns the files of a config drive. Each file has its path below `openstack/latest` and its content.
 fn files(uuid: &str, network_data: Option<&str>, user_data: &str) -> Vec<(&'static str, String)> {
     let meta_data = serde_json::json!({
         "instance_id": "worker-0.clusters",
@@ -39,17 +39,17 @@ fn write(root: &Path, files: &[(&str, String)]) {
     }
 }
 
-/// Builds an ISO 9660 drive with a label, for the machine with this UUID.
+/// Builds an ISO 9660 drive for the machine with this UUID.
 pub(crate) fn iso(label: &str, uuid: &str, network_data: &str) -> Vec<u8> {
     iso_of(label, &files(uuid, Some(network_data), ""))
 }
 
-/// Builds a drive with user data, which Ignition reads, and without a network document.
+/// Builds a drive with user data for Ignition, and without a network document.
 pub(crate) fn iso_without_network(uuid: &str, user_data: &str) -> Vec<u8> {
     iso_of("config-2", &files(uuid, None, user_data))
 }
 
-/// Builds a drive that also has user data, which Ignition reads.
+/// Builds a drive with a network document and with user data for Ignition.
 pub(crate) fn iso_with_user_data(uuid: &str, network_data: &str, user_data: &str) -> Vec<u8> {
     iso_of("config-2", &files(uuid, Some(network_data), user_data))
 }
@@ -63,7 +63,8 @@ fn iso_of(label: &str, files: &[(&str, String)]) -> Vec<u8> {
     fs::read(image).unwrap()
 }
 
-/// Lets glowplugctl build the drive of the first machine of a pool, whose NIC has this MAC address.
+/// Returns the drive that glowplugctl builds for the first machine of a pool. The NIC of the machine has this MAC
+/// address.
 pub(crate) fn of_the_host(mac_address: &str, user_data: &str) -> Vec<u8> {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name);
@@ -89,7 +90,7 @@ pub(crate) fn of_the_host(mac_address: &str, user_data: &str) -> Vec<u8> {
 }
 
 /// Returns the drive of the first machine of a NodePool that the controller serves. The machine has this UUID, and its
-/// NIC has this MAC address. The drive is built from the Secrets of the machine, as KubeVirt does.
+/// NIC has this MAC address. The drive is built from the Secrets of the machine, as KubeVirt does it.
 pub(crate) fn of_the_controller(uuid: &str, mac_address: &str, user_data: &str) -> Vec<u8> {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name).into_os_string().into_string().unwrap();

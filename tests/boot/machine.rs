@@ -1,4 +1,4 @@
-//! Runs a machine in QEMU. It boots a prepared image and reports its network.
+//! Runs a virtual machine in QEMU. The machine boots a prepared image and reports its network.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
@@ -19,24 +19,24 @@ pub(crate) const OWN: &str = "6aa1c2f8-39e5-5b71-8d0f-2c5f3b8f7d10";
 /// MAC addresses of the NICs of the tested machine.
 pub(crate) const MACS: [&str; 2] = ["52:54:00:12:34:56", "52:54:00:12:34:57"];
 
-/// Time limit of a boot. A boot takes half a minute on an idle processor; the limit also covers a busy host.
+/// Time limit of a boot. A boot takes half a minute on an idle processor, but much longer on a busy host.
 const LIMIT: Duration = Duration::from_secs(900);
 
-/// How many machines run at a time. Each machine keeps one processor of the host busy.
+/// Maximum number of machines that run at the same time. Each machine keeps one processor of the host busy.
 const AT_A_TIME: usize = 2;
 
 /// The initramfs that a machine boots.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Image {
-    /// NetworkManager, without Ignition.
+    /// NetworkManager without Ignition.
     Plain,
-    /// NetworkManager, Ignition, and a substitute for afterburn.
+    /// NetworkManager and Ignition, with a substitute for afterburn.
     Ignition,
-    /// Like [`Image::Ignition`], in strict mode.
+    /// As [`Image::Ignition`], in strict mode.
     Strict,
     /// NetworkManager, Ignition and afterburn, without our module.
     Stock,
-    /// NetworkManager's own units, with a dracut that does not support them.
+    /// NetworkManager, whose own units run in a dracut that has no support for them.
     Units,
     /// Ignition and systemd-networkd.
     Networkd,
@@ -44,24 +44,24 @@ pub(crate) enum Image {
     Legacy,
     /// The initramfs of a crash kernel.
     Kdump,
-    /// Like [`Image::Plain`], of the newer release of Debian.
+    /// As [`Image::Plain`], with the newer release of Debian.
     NewerPlain,
-    /// Like [`Image::Ignition`], of the newer release, with NetworkManager's own units.
+    /// As [`Image::Ignition`], with the newer release, where NetworkManager's own units run.
     NewerIgnition,
-    /// Like [`Image::Strict`], of the newer release, with NetworkManager's own units.
+    /// As [`Image::Strict`], with the newer release, where NetworkManager's own units run.
     NewerStrict,
-    /// Like [`Image::Networkd`], of the newer release.
+    /// As [`Image::Networkd`], with the newer release.
     NewerNetworkd,
 }
 
 /// The network to which the NICs are connected.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Network {
-    /// A network without other machines, so without DHCP.
+    /// A network without other machines, and so without a DHCP server.
     Silent,
-    /// QEMU's user network 192.168.1.0/24. 192.168.1.1 is the loopback address of the host.
+    /// QEMU's user network 192.168.1.0/24. The machine reaches the loopback address of the host as 192.168.1.1.
     User,
-    /// QEMU's user network with a DHCP server, but without a route to other networks: the server offers no router.
+    /// QEMU's user network with a DHCP server. The server offers no router, so there is no route to other networks.
     Dhcp,
 }
 
@@ -73,11 +73,11 @@ pub(crate) enum Bus {
     SataCdrom,
     VirtioScsi,
     Usb,
-    /// virtio-blk, plugged in this long after the unit has started.
+    /// A virtio-blk device that is plugged in this long after the first search of the unit.
     VirtioBlkLate(Duration),
 }
 
-/// A machine before its boot.
+/// Configuration of a machine that has not been booted yet.
 pub(crate) struct VirtualMachine {
     image: Image,
     arguments: String,
@@ -85,13 +85,14 @@ pub(crate) struct VirtualMachine {
     is_kubevirt: bool,
     network: Network,
     nics: usize,
-    /// Disk with a root file system that keeps changes. `None` uses the root of the image and discards changes.
+    /// Disk with a root file system that keeps changes. `None`: the machine gets the root of the images, and changes
+    /// are discarded.
     root: Option<PathBuf>,
     drives: Vec<(Bus, PathBuf)>,
     directory: TempDir,
 }
 
-/// Output of a boot.
+/// The report and the console output of a boot.
 pub(crate) struct Report {
     /// Parts of the report by title.
     parts: BTreeMap<String, String>,
@@ -99,19 +100,19 @@ pub(crate) struct Report {
     console: String,
 }
 
-/// The network in the real root, as reported by the kernel and in `resolv.conf`.
+/// The network of the real root, as the kernel and `resolv.conf` have it.
 #[derive(Debug, Eq, PartialEq)]
 pub(crate) struct Found {
-    /// Interface, address and prefix length, without loopback and without addresses that the kernel assigns itself.
+    /// Each address with its interface and prefix length, without loopback addresses and link-local IPv6 addresses.
     pub(crate) addresses: Vec<String>,
     pub(crate) routes: Vec<String>,
     pub(crate) nameservers: Vec<String>,
 }
 
-/// A QEMU process, killed on drop.
+/// A QEMU process. Dropping the value kills the process.
 struct Running(Child);
 
-/// Permission to run a machine; at most [`AT_A_TIME`] exist.
+/// Permission to run a machine. At most [`AT_A_TIME`] permissions exist at the same time.
 struct Turn;
 
 static TAKEN: Mutex<usize> = Mutex::new(0);
@@ -134,7 +135,7 @@ fn image(name: &'static str) -> PathBuf {
     images().join(format!("{name}.img"))
 }
 
-/// Builds an image or a kernel, unless an earlier call did.
+/// Builds the image or the kernel with this name, unless an earlier call has built it.
 fn make(name: &'static str) {
     static MADE: Mutex<BTreeSet<&str>> = Mutex::new(BTreeSet::new());
     let mut made_before = MADE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -150,7 +151,7 @@ fn made(names: &[&str]) -> PathBuf {
     PathBuf::from(String::from_utf8(output.stdout).unwrap().trim())
 }
 
-/// Builds an image with these dracut modules. Returns whether dracut succeeded, and its messages about our module.
+/// Builds an image with these dracut modules. Returns whether dracut succeeded, and what our module printed.
 pub(crate) fn try_image(modules: &str) -> (bool, Vec<String>) {
     let output = Command::new(SCRIPT).arg("try").args(modules.split(' ')).stdin(Stdio::null()).output().unwrap();
     let printed = String::from_utf8(output.stdout).unwrap();
@@ -158,8 +159,8 @@ pub(crate) fn try_image(modules: &str) -> (bool, Vec<String>) {
     (output.status.success(), ours)
 }
 
-/// Runs `tests/networkd/machine`, which boots its own machine, on the cases of a directory. A case ends when networkd
-/// has logged nothing for `quiet` milliseconds.
+/// Runs networkd on the cases of a directory, with the script `tests/networkd/machine`, which boots a virtual machine
+/// for them. A case ends when networkd has logged nothing for `quiet` milliseconds.
 pub(crate) fn networkd(cases: &Path, quiet: u32) {
     let modules = fs::canonicalize(images().join("modules")).unwrap();
     let _turn = Turn::take();
@@ -170,25 +171,25 @@ pub(crate) fn networkd(cases: &Path, quiet: u32) {
     assert!(output.status.success(), "{script}: {}: {}", output.status, String::from_utf8_lossy(&output.stderr));
 }
 
-/// Copies the disk with Debian, before its first boot.
+/// Copies the disk with Debian into a directory, so that a boot does not change the original.
 pub(crate) fn debian(directory: &Path) -> PathBuf {
     disk("debian", directory)
 }
 
-/// Copies the disk with the newer release of Debian, before its first boot.
+/// Copies the disk with the newer release of Debian into a directory, so that a boot does not change the original.
 pub(crate) fn newer_debian(directory: &Path) -> PathBuf {
     disk("newer-debian", directory)
 }
 
 fn disk(name: &'static str, directory: &Path) -> PathBuf {
     let disk = directory.join("root");
-    // Most of the file is holes.
+    // The copy is sparse, because most of the file is holes.
     let copy = Command::new("cp").arg("--sparse=always").arg(image(name)).arg(&disk).status().unwrap();
     assert!(copy.success());
     disk
 }
 
-/// Version of a package of the newer release.
+/// Returns the version of a package of the newer release.
 pub(crate) fn newer_version(package: &str) -> String {
     make(NEWER_KERNEL);
     let versions = fs::read_to_string(images().join("newer-versions")).unwrap();
@@ -196,7 +197,7 @@ pub(crate) fn newer_version(package: &str) -> String {
     version.unwrap_or_else(|| panic!("no package {package}")).to_owned()
 }
 
-/// Prints a line even if the test passes. The test runner would hide it.
+/// Prints a line past the test runner, which hides the output of a test that passes.
 fn print_line(line: &dyn Display) {
     let _ = writeln!(io::stderr(), "{line}");
 }
@@ -228,10 +229,10 @@ impl Drop for Running {
 // === impl VirtualMachine ===
 
 impl VirtualMachine {
-    /// A KubeVirt machine with one NIC on a silent network, without a drive.
+    /// Returns a KubeVirt machine with one NIC on a silent network, and without a drive.
     pub(crate) fn new(image: Image) -> Self {
         let arguments = match image {
-            // These images have no Ignition, which would request the network.
+            // In the other images Ignition requests the network. These images have no Ignition.
             Image::Plain | Image::Units | Image::Kdump | Image::NewerPlain => "rd.neednet=1",
             Image::Ignition
             | Image::Strict
@@ -242,7 +243,7 @@ impl VirtualMachine {
             | Image::NewerStrict
             | Image::NewerNetworkd => "ignition.firstboot ignition.platform.id=kubevirt",
         };
-        // The path of a socket has a short maximum length.
+        // QEMU's socket is in this directory, and the path of a socket must be short.
         let directory = tempfile::Builder::new().prefix("boot-").tempdir_in(images()).unwrap();
         Self {
             image,
@@ -262,7 +263,7 @@ impl VirtualMachine {
         self
     }
 
-    /// Sets another UUID than [`OWN`] in the firmware.
+    /// Sets a UUID other than [`OWN`] in the firmware.
     pub(crate) fn uuid(mut self, uuid: &str) -> Self {
         uuid.clone_into(&mut self.uuid);
         self
@@ -278,7 +279,7 @@ impl VirtualMachine {
         self
     }
 
-    /// Boots from this disk, which keeps changes.
+    /// Sets the disk with the root file system. The disk keeps the changes of the boot.
     pub(crate) fn root(mut self, disk: &Path) -> Self {
         self.root = Some(disk.to_owned());
         self
@@ -331,7 +332,7 @@ impl VirtualMachine {
             qemu.arg(option).arg(value.to_string());
         };
         add("-machine", &"q35");
-        // Page tables with five levels are slow in emulation.
+        // The emulation of page tables with five levels is slow.
         add("-cpu", &"max,-la57");
         add("-accel", &"tcg");
         add("-smp", &"1");
@@ -341,8 +342,8 @@ impl VirtualMachine {
         add("-kernel", &images.join(kernel).display());
         add("-initrd", &image(name).display());
         // No emergency shell, no pause before power-off, no colours. On a busy host an emulated timer may be late, and
-        // the kernel's timer check would panic.
-        // The default wait for a drive is too short for an emulated bus on a busy host. The unit ends after 300 s.
+        // the kernel's timer check would panic. An emulated bus on a busy host needs more than the default wait for a
+        // drive. The unit ends after 300 s.
         let common = "console=ttyS0,115200 panic=-1 no_timer_check root=LABEL=root rw rd.shell=0 rd.emergency=poweroff \
                       systemd.log_color=0 systemd.show_status=1 glowplug.wait=240";
         add("-append", &format_args!("{common} {}", self.arguments));
@@ -353,7 +354,7 @@ impl VirtualMachine {
         if self.is_kubevirt {
             add("-smbios", &"type=1,manufacturer=KubeVirt,product=None,family=KubeVirt");
         }
-        // Changes of a disk are discarded after the boot, except on the machine's own disk.
+        // QEMU discards the changes of a disk after the boot, unless the test has set the disk of the root.
         let snapshot = if self.root.is_some() { "off" } else { "on" };
         let root = self.root.clone().unwrap_or_else(|| image("root"));
         add("-drive", &format_args!("if=none,id=root,format=raw,snapshot={snapshot},file={}", root.display()));
@@ -366,7 +367,7 @@ impl VirtualMachine {
                 Network::Dhcp => format!("user,id=net{nic},net=192.168.1.0/24,host=192.168.1.1,ipv6=off,restrict=on"),
             };
             add("-netdev", &network);
-            // HyperShift configures KubeVirt in this way, so that the NIC is always eno101.
+            // HyperShift sets the ACPI index through KubeVirt in the same way, so the first NIC is always eno101.
             add("-device", &format_args!("pcie-root-port,id=port{nic},chassis={number}"));
             let device = format!("virtio-net-pci,bus=port{nic},netdev=net{nic},mac={mac},acpi-index={}", 100 + number);
             add("-device", &format_args!("{device},romfile="));
@@ -391,7 +392,7 @@ impl VirtualMachine {
             }
         }
         qemu.args(["-nodefaults", "-no-reboot"]);
-        // QEMU stores changes of the disks here.
+        // QEMU keeps changes of the disks in this directory until it discards them.
         qemu.env("TMPDIR", self.directory.path()).stdin(Stdio::null()).stdout(Stdio::null());
         qemu.stderr(File::create(self.path("qemu")).unwrap());
         qemu
@@ -413,7 +414,7 @@ impl VirtualMachine {
                 panic!("the machine did not end, see the console in {}", self.log().display());
             }
             if let Some((number, Bus::VirtioBlkLate(delay), seen)) = &mut late {
-                // At this message the program has searched for the drive once, even on a slow machine.
+                // The program prints this message after its first search for the drive, even on a slow machine.
                 if seen.is_none() && self.console().contains("requested storage drivers from modprobe") {
                     *seen = Some(Instant::now());
                 }
@@ -443,7 +444,7 @@ impl VirtualMachine {
         Report { parts, console }
     }
 
-    /// Path of the console output and the report, kept after the test.
+    /// Returns the path of a file with the console output and the report. The file is kept after the test.
     fn log(&self) -> PathBuf {
         images().join(format!("{}.log", thread::current().name().unwrap_or("boot")))
     }
@@ -457,7 +458,7 @@ impl VirtualMachine {
         String::from_utf8_lossy(&bytes).replace('\r', "")
     }
 
-    /// Plugs the late drive into the free port.
+    /// Plugs the late drive into the port that is free for it.
     fn plug(&self, number: usize) -> io::Result<()> {
         let mut socket = UnixStream::connect(self.path("qmp"))?;
         socket.set_read_timeout(Some(Duration::from_secs(10)))?;
@@ -495,7 +496,7 @@ impl Report {
 
     fn addresses(&self, title: &str) -> Vec<String> {
         let addresses = self.lines(title).into_iter().filter_map(|line| {
-            // `2: eno101 inet 192.168.1.100/24 brd …`
+            // A line is `2: eno101 inet 192.168.1.100/24 brd …`.
             let words: Vec<_> = line.split(' ').collect();
             let (nic, address) = (words[1], words[3]);
             (nic != "lo" && !address.starts_with("fe80:")).then(|| format!("{nic} {address}"))
@@ -503,7 +504,7 @@ impl Report {
         addresses.collect()
     }
 
-    /// Returns the addresses at the end of the initramfs, as in [`Found`].
+    /// Returns the addresses at the end of the initramfs, in the form of [`Found::addresses`].
     pub(crate) fn addresses_of_the_initramfs(&self) -> Vec<String> {
         self.addresses("network of the initramfs")
     }
@@ -526,7 +527,7 @@ impl Report {
 
     /// Returns the MTU of an interface.
     pub(crate) fn mtu(&self, nic: &str) -> Option<u32> {
-        // `2: eno101: <…> mtu 1500 …`, `3: eno101.7@eno101: <…> mtu …`
+        // The lines are `2: eno101: <…> mtu 1500 …` and `3: eno101.7@eno101: <…> mtu …`.
         let lines = self.lines("links");
         let line = lines.iter().find(|line| {
             let name = line.split(' ').nth(1).unwrap_or_default().trim_end_matches(':');
@@ -542,7 +543,7 @@ impl Report {
         self.lines("links").iter().filter(is_port).filter_map(name).collect()
     }
 
-    /// Returns `plan.json` of the run.
+    /// Returns the `plan.json` that the program wrote.
     pub(crate) fn plan(&self) -> serde_json::Value {
         serde_json::from_str(self.part("plan")).unwrap_or_default()
     }
@@ -552,7 +553,7 @@ impl Report {
         self.part("fragment").trim_end()
     }
 
-    /// Returns a property of a unit at the end of the initramfs.
+    /// Returns a property of a unit, as it is at the end of the initramfs.
     pub(crate) fn unit(&self, unit: &str, property: &str) -> &str {
         let id = format!("Id={unit}");
         let text =
@@ -565,12 +566,12 @@ impl Report {
         (microseconds > 0).then(|| Duration::from_micros(microseconds))
     }
 
-    /// Whether the machine stopped in emergency mode instead of the real root.
+    /// Returns whether the machine stopped in emergency mode and did not reach the real root.
     pub(crate) fn is_emergency(&self) -> bool {
         self.parts.contains_key("emergency")
     }
 
-    /// Returns the lines of our unit on the console.
+    /// Returns the lines that our unit printed on the console.
     pub(crate) fn messages(&self) -> Vec<&str> {
         let lines = self.console.lines().filter_map(|line| Some(line.split_once("glowplug[")?.1.split_once("]: ")?.1));
         lines.collect()

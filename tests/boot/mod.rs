@@ -1,5 +1,5 @@
-//! Boots whole machines: Debian's kernel in QEMU, dracut, systemd, NetworkManager, Ignition, and a root that reports
-//! its network. There is no DHCP server unless a test adds one.
+//! Boots whole virtual machines: Debian's kernel in QEMU, dracut, systemd, NetworkManager, Ignition, and a root that
+//! reports its network. There is no DHCP server unless a test adds one.
 //!
 //! `make boot` runs only these tests.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
@@ -38,17 +38,17 @@ fn document(case: &str) -> String {
     fs::read_to_string(root.join(case).join("openstack/latest/network_data.json")).unwrap()
 }
 
-/// Builds the drive of the tested machine with the document of a case, as KubeVirt does.
+/// Builds a drive with the document of a case for the tested machine, as KubeVirt does.
 fn own(case: &str) -> Vec<u8> {
     iso("config-2", OWN, &document(case))
 }
 
-/// A machine whose drive has the document of a case.
+/// Returns a machine whose drive has the document of a case.
 fn with(case: &str) -> VirtualMachine {
     VirtualMachine::new(Image::Plain).drive(Bus::VirtioBlk, &own(case))
 }
 
-/// Expected network of the cases `static-ipv4` and `static-by-id`.
+/// Returns the expected network of the cases `static-ipv4` and `static-by-id`.
 fn as_static() -> Found {
     found(
         &["eno101 192.168.1.100/24"],
@@ -60,7 +60,7 @@ fn as_static() -> Found {
     )
 }
 
-/// The network of [`as_static`], as Debian's tools report it.
+/// Returns the network of [`as_static`] as Debian's tools report it.
 fn as_static_in_debian() -> Found {
     let Found { addresses, nameservers, .. } = as_static();
     let routes = [
@@ -70,7 +70,7 @@ fn as_static_in_debian() -> Found {
     Found { addresses, routes: routes.map(str::to_owned).to_vec(), nameservers }
 }
 
-/// A document with a dual-stack NIC, and a NIC that must stay quiet.
+/// Returns a document with a dual-stack NIC, and a second NIC that must get no address.
 fn dual_stack_and_a_quiet_nic() -> String {
     let mut document = dual_stack();
     let quiet = serde_json::json!({"id": "quiet", "type": "phy", "ethernet_mac_address": machine::MACS[1]});
@@ -78,7 +78,7 @@ fn dual_stack_and_a_quiet_nic() -> String {
     document.to_string()
 }
 
-/// The network of [`dual_stack_and_a_quiet_nic`], as Debian's tools report it, without metrics.
+/// Returns the network of [`dual_stack_and_a_quiet_nic`] as Debian's tools report it, without metrics.
 fn as_dual_stack_in_debian() -> Found {
     found(
         &["eno101 192.168.1.100/24", "eno101 2001:db8::5/64"],
@@ -92,7 +92,7 @@ fn as_dual_stack_in_debian() -> Found {
     )
 }
 
-/// Removes the metrics: NetworkManager chooses the metric of a subnet by the order in which the interfaces come up.
+/// Removes the metrics of the routes: NetworkManager chooses the metric by the order in which the interfaces come up.
 fn without_metrics(Found { addresses, mut routes, nameservers }: Found) -> Found {
     for route in &mut routes {
         *route = route.split(" metric ").next().unwrap().to_owned();
@@ -100,7 +100,7 @@ fn without_metrics(Found { addresses, mut routes, nameservers }: Found) -> Found
     Found { addresses, routes, nameservers }
 }
 
-/// Expected network of a machine with the distribution's default.
+/// Returns the expected network of a machine with the distribution's default arguments.
 fn as_default() -> Found {
     found(
         &["eno101 192.168.1.77/24"],
@@ -125,17 +125,17 @@ fn words(outcome: &str, reason: &str) -> (String, String) {
 // === documents ===
 
 #[test]
-fn a_nic_is_known_by_its_mac_address() {
+fn a_nic_is_identified_by_its_mac_address_in_a_boot() {
     assert_eq!(with("static-ipv4").boot().found(), as_static());
 }
 
 #[test]
-fn a_nic_is_known_by_its_name_alone() {
+fn a_nic_without_a_mac_address_is_identified_by_its_name_in_a_boot() {
     assert_eq!(with("static-by-id").boot().found(), as_static());
 }
 
 #[test]
-fn a_nic_has_both_families() {
+fn a_nic_gets_addresses_of_both_families() {
     let expected = found(
         &["eno101 10.0.0.5/24", "eno101 2001:db8::5/64"],
         &[
@@ -150,7 +150,7 @@ fn a_nic_has_both_families() {
 }
 
 #[test]
-fn the_default_route_is_on_the_right_one_of_two_nics() {
+fn the_default_route_is_on_the_second_of_two_nics() {
     let Found { addresses, mut routes, nameservers } = without_metrics(with("two-nics").nics(2).boot().found());
     routes.sort();
     let expected = found(
@@ -165,7 +165,7 @@ fn the_default_route_is_on_the_right_one_of_two_nics() {
     assert_eq!(Found { addresses, routes, nameservers }, expected);
 }
 
-/// The NIC has only one of the two names. NetworkManager waits for the other name until a timeout.
+/// Only one of the two names exists. NetworkManager waits for the other name until a timeout.
 #[test]
 fn one_network_under_two_names_uses_the_existing_interface() {
     let report = with("one-network-two-names").argument("net.ifnames=0").boot();
@@ -180,7 +180,7 @@ fn one_network_under_two_names_uses_the_existing_interface() {
 }
 
 #[test]
-fn a_nic_has_its_mtu() {
+fn a_nic_gets_the_mtu_of_its_link() {
     let report = with("static-mtu").boot();
     let addresses = vec!["eno101 10.0.0.5/24".to_owned(), "eno101 2001:db8::5/64".to_owned()];
     assert_eq!((report.mtu("eno101"), report.found().addresses), (Some(1400), addresses));
@@ -219,7 +219,7 @@ fn a_vlan_is_on_a_bond_of_two_interfaces() {
 }
 
 #[test]
-fn an_address_from_dhcp_goes_with_the_default_route_of_the_document() {
+fn a_nic_has_an_address_from_dhcp_and_the_default_route_of_the_document() {
     let document = document("default-route-with-dhcp").replace("192.0.2.1", "192.168.1.254");
     let drive = iso("config-2", OWN, &document);
     let report = VirtualMachine::new(Image::Plain).network(Network::Dhcp).drive(Bus::VirtioBlk, &drive).boot();
@@ -277,7 +277,8 @@ fn the_drive_comes_late() {
     let late = Bus::VirtioBlkLate(Duration::from_secs(5));
     let report = VirtualMachine::new(Image::Plain).drive(late, &own("static-ipv4")).boot();
     assert_eq!(report.found(), as_static());
-    // The drive is plugged in after the first search, so the program waited. The duration depends on the host.
+    // The drive is plugged in after the first search, so the program must have waited. The duration depends on the
+    // host.
     let waited = report.plan()["drive"]["waited_ms"].as_u64().unwrap();
     assert!(waited > 0, "{waited} ms");
 }
@@ -289,13 +290,13 @@ fn the_label_is_in_upper_case() {
 }
 
 #[test]
-fn the_drive_has_fat() {
+fn the_drive_has_a_fat_file_system() {
     let drive = fat("CONFIG-2", OWN, &document("static-ipv4"));
     assert_eq!(VirtualMachine::new(Image::Plain).drive(Bus::VirtioBlk, &drive).boot().found(), as_static());
 }
 
 #[test]
-fn other_disks_do_not_matter() {
+fn disks_and_drives_of_other_machines_are_ignored() {
     let report = VirtualMachine::new(Image::Plain)
         .drive(Bus::VirtioBlk, &[0xa5; 1024 * 1024])
         .drive(Bus::VirtioBlk, &iso("config-2", OTHER, &document("static-by-id")))
@@ -316,7 +317,7 @@ fn without_a_drive_the_default_applies() {
 }
 
 #[test]
-fn without_network_data_the_default_applies() {
+fn a_boot_without_network_data_uses_the_default_arguments() {
     let report = VirtualMachine::new(Image::Plain).drive(Bus::VirtioBlk, &iso_without_network(OWN, "")).boot();
     assert_eq!(report.found(), as_default());
     assert_eq!(outcome(&report), words("default", "the drive has no network configuration"));
@@ -352,7 +353,8 @@ fn the_drive_of_another_machine_stops_the_boot_and_the_console_shows_the_error()
     assert_eq!(report.messages().last(), Some(&message.as_str()));
 }
 
-/// KubeVirt and libvirt give such a machine two random UUIDs, and no serial number.
+/// Such a machine has one random UUID from KubeVirt on the drive, another random UUID in the firmware, and no serial
+/// number.
 #[test]
 fn the_only_drive_of_a_virtual_machine_instance_without_firmware_is_used() {
     let machine = VirtualMachine::new(Image::Plain).uuid("0b1c8f1e-6a5f-4d42-9c8a-7d1f0e6c2b39");
@@ -360,7 +362,7 @@ fn the_only_drive_of_a_virtual_machine_instance_without_firmware_is_used() {
     assert_eq!((report.found(), report.plan()["drive"]["reason"].as_str()), (as_static(), Some("shape")));
 }
 
-/// The document on the drive is invalid: every boot without a crash kernel would stop.
+/// The document on the drive is invalid, so the boot of any other kernel would stop.
 #[test]
 fn a_crash_kernel_reaches_the_vmcore_with_any_drive() {
     let drive = iso("config-2", OWN, "{");
@@ -379,7 +381,7 @@ fn on_other_platforms_no_unit_of_glowplug_acts() {
 }
 
 #[test]
-fn a_network_from_the_boot_loader_takes_precedence() {
+fn a_network_on_the_kernel_command_line_takes_precedence_over_the_drive() {
     let argument = "ip=192.168.1.50::192.168.1.1:24::eno101:none";
     let report = with("static-ipv4").argument(argument).boot();
     let reason = format!("the kernel command line configures the network with {argument}");
@@ -392,7 +394,7 @@ fn a_network_from_the_boot_loader_takes_precedence() {
 const SYSTEMD: &str = "base systemd systemd-initrd dracut-systemd kernel-modules";
 
 #[test]
-fn a_unit_of_networkmanager_reads_our_arguments() {
+fn a_unit_of_networkmanager_itself_reads_our_arguments() {
     assert_eq!(
         VirtualMachine::new(Image::Units).drive(Bus::VirtioBlk, &own("static-ipv4")).boot().found(),
         as_static()
@@ -439,17 +441,18 @@ fn serve(document: String) -> u16 {
     port
 }
 
-/// Boots with Ignition, which fetches a file over the network of a case.
+/// Boots a machine in which Ignition fetches a file over the network of a case.
 fn fetch(image: Image, case: &str) -> Report {
     let report = fetch_with(VirtualMachine::new(image), Bus::SataCdrom, |user_data| {
         iso_with_user_data(OWN, &document(case), user_data)
     });
-    // Metadata on the drive, which is independent of the network.
+    // The hostname comes from the metadata on the drive, which does not depend on the network.
     assert_eq!((report.part("hostname"), report.part("relabel")), ("worker-0\n", "z /etc/hostname - - -\n"));
     report
 }
 
-/// Boots with Ignition, which fetches a file from a web server of the host. `drive` builds a drive with the user data.
+/// Boots a machine in which Ignition fetches a file from a web server of the host. `drive` builds a drive with the user
+/// data.
 fn fetch_with(machine: VirtualMachine, bus: Bus, drive: impl Fn(&str) -> Vec<u8>) -> Report {
     let remote = r#"{"ignition": {"version": "3.3.0"}, "storage": {"files": [
         {"path": "/etc/from-ignition", "contents": {"source": "data:,fetched%0A"}}]}}"#;
@@ -462,7 +465,7 @@ fn fetch_with(machine: VirtualMachine, bus: Bus, drive: impl Fn(&str) -> Vec<u8>
     report
 }
 
-/// The document of the case `static-ipv4`, with a static IPv6 address.
+/// Returns the document of the case `static-ipv4` with an additional static IPv6 address.
 fn dual_stack() -> serde_json::Value {
     let mut document: serde_json::Value = serde_json::from_str(&document("static-ipv4")).unwrap();
     document["networks"].as_array_mut().unwrap().push(serde_json::json!({
@@ -483,7 +486,7 @@ fn ignition_fetches_over_the_dual_stack_network_of_the_drive() {
     routes.push("2001:db8::/64 dev eno101 metric 100".to_owned());
     routes.push("default via fe80::1 dev eno101 metric 100".to_owned());
     assert_eq!(report.found(), Found { addresses, routes, nameservers });
-    // Metadata on the drive, which is independent of the network.
+    // The hostname comes from the metadata on the drive, which does not depend on the network.
     assert_eq!((report.part("hostname"), report.part("relabel")), ("worker-0\n", "z /etc/hostname - - -\n"));
 }
 
@@ -495,7 +498,7 @@ fn ignition_fetches_over_the_network_that_the_host_gives_the_machine() {
     assert_eq!((report.found(), report.part("hostname")), (as_static(), "worker-0\n"));
 }
 
-/// The kernel, dracut and Ignition are Debian's; afterburn is the program of stock images.
+/// The kernel, dracut and Ignition come from Debian. afterburn is the program that stock images have.
 #[test]
 fn afterburn_alone_gives_the_machine_the_network_of_the_host() {
     let report = fetch_with(VirtualMachine::new(Image::Stock), Bus::VirtioBlk, |user_data| {
@@ -516,7 +519,7 @@ fn ignition_fetches_over_the_network_that_networkd_makes() {
     fetches_over_networkd(Image::Networkd);
 }
 
-/// Checks the network that networkd makes, over which Ignition fetches.
+/// Boots a machine in which Ignition fetches over the network that networkd makes, and checks this network.
 fn fetches_over_networkd(image: Image) {
     let report = fetch(image, "static-ipv4");
     let expected = found(
@@ -529,7 +532,7 @@ fn fetches_over_networkd(image: Image) {
 }
 
 #[test]
-fn ignition_fetches_over_the_network_that_dracuts_scripts_make() {
+fn ignition_fetches_over_the_network_that_the_scripts_of_dracut_make() {
     let report = fetch(Image::Legacy, "static-ipv4");
     let expected = found(
         &["eno101 192.168.1.100/24"],
@@ -540,9 +543,9 @@ fn ignition_fetches_over_the_network_that_dracuts_scripts_make() {
     assert_eq!(report.part("name servers of the initramfs"), "8.8.8.8\n8.8.4.4\n");
 }
 
-/// The default is in a file that networkd's generator reads only with our drop-in.
+/// The default arguments are in a file that networkd's generator reads only because of our drop-in.
 #[test]
-fn networkd_has_the_default_of_a_machine_without_network_data() {
+fn networkd_gets_the_default_arguments_of_a_machine_without_network_data() {
     let report = VirtualMachine::new(Image::Networkd).drive(Bus::VirtioBlk, &iso_without_network(OWN, "")).boot();
     let routes = ["default via 192.168.1.1 dev eno101", "192.168.1.0/24 dev eno101 scope link src 192.168.1.77"];
     assert_eq!(report.found(), found(&["eno101 192.168.1.77/24"], &routes, &[]));
@@ -550,7 +553,7 @@ fn networkd_has_the_default_of_a_machine_without_network_data() {
 }
 
 #[test]
-fn only_glowplug_acts_on_kubevirt_with_the_default_of_afterburn() {
+fn on_kubevirt_only_glowplug_acts_and_it_uses_the_default_of_afterburn() {
     let machine = VirtualMachine::new(Image::Ignition).argument("rd.neednet=1");
     let report = machine.drive(Bus::VirtioBlk, &iso_without_network(OWN, "")).boot();
     let expected = found(
@@ -565,7 +568,7 @@ fn only_glowplug_acts_on_kubevirt_with_the_default_of_afterburn() {
     assert_eq!(outcome(&report), words("default", "the drive has no network configuration"));
 }
 
-/// A unit of CoreOS reads the default arguments of afterburn's drop-in, so strict mode keeps this drop-in.
+/// A unit of CoreOS reads the default arguments from afterburn's drop-in, so strict mode keeps this drop-in.
 #[test]
 fn in_strict_mode_a_machine_with_a_network_boots() {
     let report = fetch(Image::Strict, "static-ipv4");
@@ -599,9 +602,9 @@ fn with_ignition_no_unit_of_glowplug_runs_after_the_first_boot() {
     assert_eq!((report.plan(), report.fragment(), report.part("hostname")), (serde_json::Value::Null, "", ""));
 }
 
-/// The first boot and the second boot of a machine with a root of Debian.
+/// Boots a machine with a root of Debian twice.
 #[test]
-fn the_units_of_the_real_root_run_and_the_network_stays() {
+fn the_units_of_the_real_root_run_at_both_boots_and_the_network_stays() {
     let directory = tempfile::tempdir_in(machine::images()).unwrap();
     let disk = machine::debian(directory.path());
     let boot = |machine: VirtualMachine| machine.root(&disk).drive(Bus::SataCdrom, &own("static-ipv4")).boot();
@@ -644,8 +647,8 @@ fn the_units_of_the_real_root_run_and_the_network_stays() {
     assert_eq!((first.plan()["outcome"].as_str(), second.part("plan")), (Some("configured"), ""));
 }
 
-/// Without a profile NetworkManager uses DHCP on each NIC of the real root ("Wired connection 1"). Both NICs have a DHCP
-/// server.
+/// Without a profile, NetworkManager in the real root uses DHCP on each NIC ("Wired connection 1"). Both NICs have a
+/// DHCP server here.
 #[test]
 fn a_nic_without_a_network_stays_without_addresses_in_the_real_root() {
     let directory = tempfile::tempdir_in(machine::images()).unwrap();
@@ -684,9 +687,9 @@ fn ignition_fetches_over_the_dual_stack_network_of_profiles() {
     assert_eq!(report.unit("glowplug-network-profiles.service", "Result"), "success");
 }
 
-/// Ignition needs no network here, so NetworkManager first runs in the real root. Both NICs have a DHCP server.
+/// Ignition needs no network in this boot, so NetworkManager runs only in the real root. Both NICs have a DHCP server.
 #[test]
-fn the_real_root_has_the_network_of_profiles_and_a_quiet_nic() {
+fn the_real_root_has_the_network_of_profiles_and_a_nic_without_addresses() {
     let directory = tempfile::tempdir_in(machine::images()).unwrap();
     let disk = machine::debian(directory.path());
     let drive = iso("config-2", OWN, &dual_stack_and_a_quiet_nic());
@@ -708,7 +711,8 @@ fn profiles_make_a_vlan_on_a_bond_of_two_interfaces() {
 
 // === systemd-networkd ===
 
-/// Number of generated networks of each kind. These networks need more than the kernel of the host supports.
+/// Number of generated networks of each kind. Each network has bonds or VLANs, which the kernel of the host might not
+/// support.
 const NETWORKS: usize = 8;
 
 /// Whether a network has bonds or VLANs.
@@ -728,8 +732,8 @@ fn networkd_makes_the_bonds_and_vlans_of_the_network() {
     };
     let mut networks: Vec<(String, NetworkConfig)> = kinds.into_iter().flat_map(of_kind).collect();
     let mut differences = Vec::new();
-    // A bond may wait up to 600 ms before it accepts a member. The second attempt is for a busy host, where networkd
-    // may log nothing only because it has to wait.
+    // A bond may wait up to 600 ms before it accepts a member. The second attempt has a longer time, because on a busy
+    // host networkd may log nothing while it gets no CPU time.
     for quiet in [600, 999] {
         let directory = tempfile::tempdir().unwrap();
         networks

@@ -1,4 +1,4 @@
-//! Boots with the kernel, dracut, systemd, NetworkManager and Ignition of a newer release of Debian.
+//! Boots with a newer release of Debian: its kernel, dracut, systemd, NetworkManager and Ignition.
 //!
 //! The images with Ignition have NetworkManager's own units for the initramfs, and a unit that ends the first boot as CoreOS
 //! does. The other images are as Debian builds them.
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::support::versions::{tested, upstream};
 
-/// Programs of the table in README.md, each with its Debian package.
+/// Programs in the table of README.md, each with its Debian package.
 const PACKAGES: [(&str, &str); 4] = [
     ("NetworkManager", "network-manager"),
     ("dracut", "dracut-core"),
@@ -19,7 +19,8 @@ const PACKAGES: [(&str, &str); 4] = [
     ("Ignition", "ignition"),
 ];
 
-/// Boots a disk with the newer release. Ignition fetches a file over a dual-stack network. Both NICs have a DHCP server.
+/// Boots a disk with the newer release. In the initramfs, Ignition fetches a file over a dual-stack network. Both NICs
+/// have a DHCP server.
 fn first_boot(machine: VirtualMachine) -> Report {
     let directory = tempfile::tempdir_in(machine::images()).unwrap();
     let disk = machine::newer_debian(directory.path());
@@ -47,9 +48,9 @@ fn the_real_root_has_the_network_of_profiles() {
     assert_eq!(report.part("teardown"), copied);
 }
 
-/// The initramfs has the default arguments. CoreOS does not copy them to the real root, which uses DHCP.
+/// The initramfs uses the default arguments. CoreOS does not copy their profiles to the real root, which uses DHCP.
 #[test]
-fn the_default_applies_to_the_initramfs_alone() {
+fn the_default_arguments_apply_only_to_the_initramfs() {
     let directory = tempfile::tempdir_in(machine::images()).unwrap();
     let disk = machine::newer_debian(directory.path());
     let machine = VirtualMachine::new(Image::NewerIgnition).root(&disk);
@@ -61,7 +62,7 @@ fn the_default_applies_to_the_initramfs_alone() {
 }
 
 #[test]
-fn without_a_drive_the_default_applies() {
+fn a_newer_image_without_a_drive_uses_the_default_arguments() {
     let report = VirtualMachine::new(Image::NewerPlain).argument("glowplug.wait=1").boot();
     assert_eq!(report.found(), as_default());
     assert_eq!(outcome(&report), words("default", "no config drive appeared within 1 s"));
@@ -101,12 +102,12 @@ fn ignition_fetches_over_the_network_that_networkd_makes() {
     fetches_over_networkd(Image::NewerNetworkd);
 }
 
-/// The numbers of a version, which can be compared.
+/// Returns the numbers of a version, so that versions can be compared.
 fn numbers(version: &str) -> Vec<u32> {
     version.split('.').map(|number| number.parse().unwrap_or_else(|error| panic!("{version}: {error}"))).collect()
 }
 
-/// The table may have older versions than the boots, because Debian updates the newer release until its freeze.
+/// The table may have older versions than the boots, because Debian updates the newer release until the freeze.
 #[test]
 fn the_table_of_versions_has_no_newer_program_than_these_boots() {
     let rows = tested();

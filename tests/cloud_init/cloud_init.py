@@ -1,9 +1,9 @@
 """Prints how cloud-init understands documents.
 
-Reads one JSON object from each line: {"format": "openstack" or "nocloud", "text": ...} for a document as it was written,
-or with "tree" for the values of a document. Prints one line for each: {"read": …, "understood": …}. "read" has the values of
-the document; "understood" is {"links": …, "routes": …, "dns": …}, {"refused": why} or {"disabled": true}. The first line of
-the output is the version of cloud-init.
+Each line of the input is a JSON object: {"format": "openstack" or "nocloud", "text": ...} for the text of a document,
+or "tree" in place of "text" for the values of a document. The first line of the output is the version of cloud-init.
+Then the script prints a line for each object: {"read": …, "understood": …}. "read" has the values of the document;
+"understood" is {"links": …, "routes": …, "dns": …}, {"refused": why} or {"disabled": true}.
 
 The script does not read the NICs of this machine. It pretends that every NIC that the document identifies by a MAC address
 exists, with the name nic0, nic1 and so on until the document gives the NIC a name.
@@ -24,7 +24,7 @@ from cloudinit.sources.helpers import openstack
 
 logging.disable(logging.CRITICAL)
 
-# This output is only for debugging, and takes most of the time of a document.
+# The debug output takes most of the time of a document.
 network_state.NetworkStateInterpreter.dump_network_state = lambda self: None
 
 NIC = "nic"
@@ -42,7 +42,7 @@ def remember_bond(self, command):
 network_state.NetworkStateInterpreter.handle_bond = remember_bond
 network_state.NetworkStateInterpreter.command_handlers["bond"] = remember_bond
 
-# The values of options of the kernel's bonding driver, in the order of their numbers, and the switch of bridges.
+# Words for values of the kernel's bonding driver, in the order of their numbers, and words for `stp` of a bridge.
 WORDS = {
     "mode": ["balance-rr", "active-backup", "balance-xor", "broadcast", "802.3ad", "balance-tlb", "balance-alb"],
     "lacp_rate": ["slow", "fast"],
@@ -65,14 +65,14 @@ def read(request):
 
 
 def convert(request, tree):
-    """Returns the network config that the data source of cloud-init makes of the values."""
+    """Returns the network config that the data source of cloud-init makes from the values."""
     if request["format"] == "openstack":
         macs = [link.get("ethernet_mac_address") for link in tree.get("links") or [] if isinstance(link, dict)]
         macs = {mac.lower(): f"{NIC}{at}" for at, mac in reversed(list(enumerate(macs))) if isinstance(mac, str)}
         return openstack.convert_net_json(tree, known_macs=macs)
     if tree is unreadable:
         raise ValueError("not readable")
-    # As in cloudinit.stages. An import of that module would load all of cloud-init.
+    # cloudinit.stages does the same. An import of that module would load all of cloud-init.
     return tree["network"] if tree and "network" in tree else tree
 
 
@@ -130,7 +130,7 @@ def ports(interfaces, interface):
 
 
 def key(interfaces, name, depth=0):
-    """Returns the key of a link, which does not depend on its name, except for a NIC without a MAC address or a bridge."""
+    """Returns the key of a link. Only the key of a bridge or of a NIC without a MAC address depends on the name."""
     interface = interfaces.get(name)
     if interface is None or depth > 8:
         return str(name)
@@ -145,7 +145,7 @@ def key(interfaces, name, depth=0):
 
 
 def mac_address(interfaces, interface):
-    """Returns the MAC address of a link, or the one that it inherits from its parent or first port."""
+    """Returns the MAC address of a link. Without its own, a link has that of its parent or first port."""
     if interface is None or interface["mac_address"]:
         return interface and interface["mac_address"].lower()
     below = [interface["vlan-raw-device"]] if kind(interface) == "vlan" else ports(interfaces, interface)

@@ -1,11 +1,11 @@
-//! cloud-init reads the allocated network from every document of the host.
+//! Checks that cloud-init reads the allocated network from every document of the host.
 
 use serde_json::{Value, json};
 
 use super::program::{CloudInit, Question};
 use crate::support::host_documents::{Families, document};
 
-/// Families, addresses of each interface, default routes of the first interface, and name servers.
+/// The families, the addresses of each interface, the default routes of the first interface, and the name servers.
 type Network = (Families, [&'static [&'static str]; 2], &'static [&'static str], &'static [&'static str]);
 
 const NETWORKS: [Network; 3] = [
@@ -31,7 +31,8 @@ fn dns(servers: &[&str]) -> Value {
     json!({"search": [], "servers": servers})
 }
 
-/// Compares the document of each machine, in the format that `of` makes, with the allocated network.
+/// Compares what cloud-init reads from the document of each machine with the allocated network. `of` makes the document
+/// from the families, the number of interfaces, and whether the document has MAC addresses.
 fn compare(is_openstack: bool, of: fn(Families, usize, bool) -> String) {
     let mut cloud_init = CloudInit::start();
     for (families, addresses, routes, servers) in NETWORKS {
@@ -39,12 +40,13 @@ fn compare(is_openstack: bool, of: fn(Families, usize, bool) -> String) {
             let mut links = serde_json::Map::new();
             for (at, (name, mac_address)) in NICS[..interfaces].iter().enumerate() {
                 let is_first = at == 0;
-                // OpenStack's format has name servers for the whole machine, network-config has them for a link.
+                // OpenStack's format has name servers of the whole machine, network-config has name servers of a link.
                 let own = if is_first && !is_openstack { dns(servers) } else { dns(&[]) };
                 // cloud-init switches router advertisements off for a static IPv6 address of an OpenStack document.
                 let accept_ra =
                     if is_openstack && !matches!(families, Families::Ipv4) { json!(false) } else { Value::Null };
-                // The difference in row v2-everywhere of docs/cloud-init.md. cloud-init 23.1 and newer read `::/0`.
+                // This is the difference in row v2-everywhere of docs/cloud-init.md: cloud-init before 23.1 reads
+                // `::/64`.
                 let everywhere = if is_openstack { "::/0" } else { "::/64" };
                 let routes = routes.iter().filter(|_| is_first).map(|route| route.replace("::/0", everywhere));
                 let routes: Vec<String> = routes.collect();

@@ -1,4 +1,4 @@
-//! The meaning of a document for glowplug, in the form of cloud-init's answers.
+//! Converts the meaning that glowplug reads from a document to the form of cloud-init's answers.
 
 use std::net::IpAddr;
 
@@ -6,7 +6,7 @@ use glowplug::formats::{Meaning, Reading};
 use glowplug::network::{BondOptions, BridgeOptions, Dns, Link, LinkIndex, LinkKind, NetworkConfig, Nic, Route};
 use serde_json::{Map, Value, json};
 
-/// Converts a reading: `links` by key, `routes` without a link, `dns` of the machine.
+/// Converts a reading to `links` by key, `routes` without a link, and `dns` of the machine.
 pub(crate) fn of(reading: &Reading) -> Value {
     match &reading.meaning {
         Meaning::Network(config) => network(config),
@@ -19,7 +19,7 @@ pub(crate) fn of(reading: &Reading) -> Value {
     }
 }
 
-/// Whether the program rejected the document because of its mistakes.
+/// Whether a program rejected the document because of mistakes in the document.
 pub(crate) fn is_refused(meaning: &Value) -> bool {
     meaning.get("refused").is_some()
 }
@@ -30,7 +30,7 @@ fn network(config: &NetworkConfig) -> Value {
     json!({"links": links, "routes": [], "dns": dns(&config.dns)})
 }
 
-/// Key of a link, made of its parts and independent of its name.
+/// Returns the key of a link, made of the parts of the link.
 fn key(config: &NetworkConfig, at: LinkIndex) -> String {
     match &config.link(at).kind {
         LinkKind::Nic(Nic::MacAddress { mac_address, .. }) => mac_address.to_string(),
@@ -93,7 +93,7 @@ fn link(config: &NetworkConfig, link: &Link) -> Value {
             described["ports"] = keys(config, ports).into();
         }
         LinkKind::Vlan { parent, id, .. } => {
-            // The usual name of a VLAN, which is not a requested name.
+            // The usual name of a VLAN is not a requested name.
             let usual = name(config.link(*parent)).map(|parent| format!("{parent}.{id}"));
             if usual.is_some() && name(link) == usual {
                 described["name"] = Value::Null;

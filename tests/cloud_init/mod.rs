@@ -1,8 +1,8 @@
 //! Compares glowplug with cloud-init, the established reader of these documents.
 //!
-//! glowplug and Debian 12's cloud-init read the same document, and the test compares the two meanings completely. A row
-//! of `docs/cloud-init.md` describes each intended difference, and reverts the difference here. Any other difference
-//! fails the test.
+//! glowplug and Debian 12's cloud-init read the same document, and the test compares the two meanings completely.
+//! `docs/cloud-init.md` has a row for each intended difference, and the code of the row undoes the difference here. Any
+//! other difference fails the test.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a helper of a test may fail the test")]
 
 mod host;
@@ -28,36 +28,36 @@ use self::rows::{Row, Undo};
 use crate::support::documents::Random;
 use crate::support::{documents, network_config};
 
-/// Seeds of the generated documents of each kind. `CLOUD_INIT_SEEDS=17..18` sets others, for example to repeat a failure;
-/// then rows may stay unused.
+/// Seeds of the generated documents of each kind. `CLOUD_INIT_SEEDS=17..18` sets other seeds, for example to repeat a
+/// failure. With few seeds, some rows may stay unused.
 const SEEDS: std::ops::Range<u64> = 0..700;
 
-/// Number of disagreements that a failing test shows: enough to see whether they have one cause.
+/// Maximum number of disagreements that a failing test prints. Some are enough to see whether they have the same cause.
 const DISAGREEMENTS: usize = 5;
 
 struct Document {
-    /// Name for messages: the fixture, or the kind and the seed.
+    /// Name of the document in messages: the fixture, or the kind and the seed.
     name: String,
     text: String,
     /// Values of the document.
     tree: Value,
-    /// Whether glowplug may reject the document for the reason of a row. Generated documents are never rejected.
+    /// Whether a row allows that glowplug rejects the document. Generated documents are never rejected.
     may_be_refused: bool,
 }
 
-/// Rows that were needed so far: without such a row, the programs would have disagreed about a document.
+/// Rows that have been needed so far. Without such a row, the two programs disagree about at least one document.
 #[derive(Default)]
 struct Met(BTreeSet<&'static str>);
 
-/// A document with cloud-init's answer.
+/// A document, and the network that cloud-init reads from it.
 struct Case<'d> {
     document: &'d Document,
     is_openstack: bool,
-    /// Meaning of the unchanged document for cloud-init.
+    /// Meaning of the document for cloud-init, before any row is applied.
     understood: Value,
 }
 
-/// Returns the difference between the two meanings, or `None`.
+/// Compares the two meanings of a document, and returns the difference, if any.
 fn disagreement(cloud_init: &mut CloudInit, document: &Document, met: &mut Met) -> Option<String> {
     let reading = read_network(document.text.as_bytes());
     let is_openstack = match reading.format {
@@ -66,7 +66,7 @@ fn disagreement(cloud_init: &mut CloudInit, document: &Document, met: &mut Met) 
     };
     let ours = comparable(meaning::of(&reading), is_openstack);
     let (read, understood) = cloud_init.ask(is_openstack, Question::Text(&document.text));
-    // The rows must apply to the values that cloud-init read.
+    // cloud-init must have read the same values, to which the rows apply.
     let is_row = |row: &Row| matches!(row.undo, Undo::Text(is_met) if is_met(&document.text));
     if read != document.tree && !rows::all(is_openstack).iter().any(is_row) {
         return Some(report(document, &document.tree, &read, &[]));
@@ -102,7 +102,8 @@ fn disagreement(cloud_init: &mut CloudInit, document: &Document, met: &mut Met) 
 }
 
 impl Case<'_> {
-    /// Returns cloud-init's meaning after all rows except `without`, and the rows that changed something.
+    /// Applies all rows except `without`. Returns cloud-init's meaning after the rows, and the rows that changed
+    /// something.
     fn undone(&self, cloud_init: &mut CloudInit, without: Option<&str>) -> (Value, Vec<&'static str>) {
         let rows = || rows::all(self.is_openstack).iter().filter(|row| Some(row.id) != without);
         let mut used = Vec::new();
@@ -138,7 +139,7 @@ impl Case<'_> {
     }
 }
 
-/// Removes the parts of a meaning that have no effect.
+/// Removes those parts of a meaning that have no effect, and sorts name servers.
 fn comparable(mut meaning: Value, is_openstack: bool) -> Value {
     if let Some(links) = meaning.get("links").and_then(Value::as_object) {
         let is_empty = |list: &Value| *list == Value::Array(Vec::new());
@@ -153,7 +154,7 @@ fn comparable(mut meaning: Value, is_openstack: bool) -> Value {
                 || ["addresses", "routes"].iter().any(|name| !is_empty(&link[name]))
                 || link["dhcp4"] == true
                 || ["servers", "search"].iter().any(|name| !is_empty(&link["dns"][name]))
-                // Exception: another link is made of this NIC, and refers to it by another name.
+                // Exception: another link refers to this NIC by a name other than its key.
                 || !link["name"].is_null() && link["name"] != key && is_used(key)
         };
         let left: serde_json::Map<String, Value> =
@@ -161,7 +162,7 @@ fn comparable(mut meaning: Value, is_openstack: bool) -> Value {
         meaning["links"] = left.into();
     }
     if is_openstack && let Some(dns) = meaning.get_mut("dns").and_then(Value::as_object_mut) {
-        // cloud-init orders name servers by link, glowplug by network.
+        // cloud-init orders name servers by link, but glowplug by network.
         for list in dns.values_mut().filter_map(Value::as_array_mut) {
             list.sort_unstable_by_key(ToString::to_string);
             list.dedup();
@@ -214,7 +215,8 @@ fn network_config(version: u64, seed: u64) -> Document {
     Document { name: format!("version {version}, seed {seed}"), text, tree, may_be_refused: false }
 }
 
-/// The network of an OpenStack document as the host writes it for a NoCloud drive, with the limitations of the format.
+/// Returns the network-config that the host writes for a NoCloud drive from an OpenStack document, and the limitations
+/// that the host reports.
 fn converted(openstack: &Document) -> (Document, Vec<Diagnostic>) {
     let Meaning::Network(network) = read_network(openstack.text.as_bytes()).meaning else {
         panic!("{}: no network", openstack.name)
@@ -257,7 +259,7 @@ fn fixtures() -> Vec<Document> {
     paths.into_iter().map(document).collect()
 }
 
-/// Converts the values of a written document.
+/// Converts the values that the parser of glowplug has read.
 fn tree(value: &value::Value) -> Value {
     match value {
         value::Value::Array(items) => items.iter().map(tree).collect(),
@@ -272,7 +274,7 @@ fn tree(value: &value::Value) -> Value {
 }
 
 #[test]
-fn every_document_has_the_same_meaning_for_cloud_init_or_a_row_explains_the_difference() {
+fn cloud_init_and_glowplug_read_the_same_network_or_a_row_explains_the_difference() {
     let mut cloud_init = CloudInit::start();
     let mut met = Met::default();
     let asked = env::var("CLOUD_INIT_SEEDS").ok();
@@ -305,7 +307,7 @@ fn every_document_has_the_same_meaning_for_cloud_init_or_a_row_explains_the_diff
 }
 
 #[test]
-fn a_document_means_the_same_in_yaml_and_in_json() {
+fn a_document_in_yaml_means_the_same_as_in_json() {
     for document in SEEDS.flat_map(|seed| [network_config(1, seed), network_config(2, seed)]) {
         let json = document.tree.to_string();
         let [yaml, json] = [&document.text, &json].map(|text| meaning::of(&read_network(text.as_bytes())));
@@ -326,9 +328,9 @@ fn a_network_config_of_the_host_means_the_same_as_its_openstack_document() {
     assert_eq!(written, 700);
 }
 
-/// Removes the differences between the two formats from a meaning: which link has a name server, the names of VLANs,
-/// how IPv6 routers are requested, and the mark `on-link`. Also removes the options and default routes in the
-/// diagnostics `limits`.
+/// Removes from a meaning what the two formats express differently: which link has a name server, the names of VLANs,
+/// how IPv6 routers are requested, and the mark `on-link`. Also removes the options and default routes that the
+/// diagnostics `limits` name.
 fn without_form(mut meaning: Value, limits: &[Diagnostic]) -> Value {
     let is_ordered = limits.iter().any(|limit| limit.to_string().contains("another default route comes first"));
     let mut dns = BTreeSet::new();

@@ -1,4 +1,4 @@
-//! Runs cloud-init in a process that answers questions until the test ends.
+//! Runs cloud-init in a process, and asks it the meaning of documents until the test ends.
 
 use std::env;
 use std::io::{BufRead, BufReader, Write};
@@ -7,7 +7,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use serde_json::{Value, json};
 
-/// The required version of cloud-init. Another version has other differences.
+/// The required version of cloud-init. Other versions differ from glowplug in other ways.
 pub(crate) const VERSION: &str = "22.4.2";
 
 /// Debian's Python, to which the modules of cloud-init belong.
@@ -19,7 +19,7 @@ pub(crate) struct CloudInit {
     answers: BufReader<ChildStdout>,
 }
 
-/// A question to cloud-init.
+/// A document for cloud-init to read.
 #[derive(Clone, Copy)]
 pub(crate) enum Question<'a> {
     /// The text of a document.
@@ -29,10 +29,10 @@ pub(crate) enum Question<'a> {
 }
 
 impl CloudInit {
-    /// Starts cloud-init. Fails if it is missing or has another version.
+    /// Starts cloud-init. Panics if cloud-init is missing or has another version.
     pub(crate) fn start() -> Self {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cloud_init/cloud_init.py");
-        // `tests/setup` unpacks the package here if cloud-init is not installed.
+        // `tests/setup` unpacks the package into this directory if cloud-init is not installed.
         let unpacked = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cloud-init/usr/lib/python3/dist-packages");
         let mut process = Command::new(PYTHON)
             .args([Path::new("-B"), &script, &unpacked])
@@ -49,7 +49,8 @@ impl CloudInit {
         cloud_init
     }
 
-    /// Returns the values of a document as cloud-init reads them, and its meaning in the form of `meaning::of`.
+    /// Returns the values that cloud-init reads from a document, and the meaning of the document in the form of
+    /// `meaning::of`.
     pub(crate) fn ask(&mut self, is_openstack: bool, question: Question<'_>) -> (Value, Value) {
         let format = if is_openstack { "openstack" } else { "nocloud" };
         let request = match question {
@@ -71,7 +72,7 @@ impl CloudInit {
 
 impl Drop for CloudInit {
     fn drop(&mut self) {
-        // The process would end with its input, but its output is no longer needed.
+        // The process would also end at the end of its input, but its output is no longer needed.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

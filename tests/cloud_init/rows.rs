@@ -1,4 +1,4 @@
-//! Every intended difference from cloud-init: the rows of `docs/cloud-init.md`.
+//! The rows of `docs/cloud-init.md`: all intended differences from cloud-init.
 //!
 //! A row undoes exactly its own difference. The rest of the document is still compared, so a row never hides another
 //! mistake.
@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-/// One intended difference.
+/// An intended difference from cloud-init.
 pub(crate) struct Row {
     /// Name of the row in the table.
     pub(crate) id: &'static str,
@@ -19,18 +19,19 @@ pub(crate) struct Row {
 
 /// How a row undoes its difference.
 pub(crate) enum Undo {
-    /// Rewrites the document, so that cloud-init understands it as glowplug does.
+    /// Changes the document, so that cloud-init reads it as glowplug reads the original.
     Document(fn(&mut Value)),
-    /// Changes cloud-init's meaning according to the document, if no rewrite of the document helps.
+    /// Changes the meaning that cloud-init read, with the help of the document. For differences that no rewrite of the
+    /// document can undo.
     Understood(fn(&Value, &mut Value)),
-    /// Rewrites the document and changes the meaning.
+    /// Changes the document, and then the meaning that cloud-init reads from it.
     Both(fn(&mut Value), fn(&Value, &mut Value)),
-    /// Gives cloud-init the values instead of the text, if cloud-init's YAML parser reads the text differently. The
-    /// function detects such texts.
+    /// Gives cloud-init the values instead of the text. The function returns whether cloud-init's YAML parser reads the
+    /// text differently.
     Text(fn(&str) -> bool),
 }
 
-/// Rows of documents that only glowplug rejects, each with the start of the problem in the diagnostic.
+/// Rows about documents that only glowplug rejects. Each has the start of the problem in the diagnostic.
 pub(crate) const REFUSED: &[(&str, &str)] = &[
     ("no-address", "invalid address"),
     ("no-gateway", "invalid gateway"),
@@ -103,7 +104,8 @@ fn words(value: Option<&Value>) -> Vec<String> {
     }
 }
 
-/// Spells a destination unambiguously: `to`, with the prefix length that glowplug assumes if there is no netmask.
+/// Returns the destination `to` with its prefix length. Without a netmask, this is the prefix length that glowplug
+/// assumes.
 fn destination(to: &str, has_mask: bool, is_v6: bool) -> String {
     match to {
         "default" if is_v6 => "::/0".to_owned(),
@@ -118,7 +120,7 @@ fn destination(to: &str, has_mask: bool, is_v6: bool) -> String {
     }
 }
 
-/// Removes routes of a family of which the link has no address.
+/// Removes routes of a family in which the link has no address.
 fn without_unreachable_routes(link: &mut Value) {
     let has = |is_v6: bool| {
         let is_dynamic = if is_v6 { !link["dynamic6"].is_null() } else { link["dhcp4"] == true };

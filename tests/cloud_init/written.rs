@@ -1,6 +1,6 @@
-//! Documents written by hand, each with one feature that the generators do not produce.
+//! Documents that are written by hand. Each has a feature that the generators do not produce.
 
-/// Texts of the documents. JSON is also YAML.
+/// The documents, written as JSON, which is also YAML.
 pub(crate) const DOCUMENTS: &[&str] = &[
     // Both programs ignore the document or a part of it.
     "{}",
@@ -77,7 +77,7 @@ pub(crate) const DOCUMENTS: &[&str] = &[
     r#"{"version": 2, "vlans": {"vlan5": {"id": 5, "link": "eno1", "dhcp4": true}}}"#,
     r#"{"version": 2, "ethernets": {"eno1": {"dhcp4": true, "routes": [{"to": "10.0.0.0/8", "via": "10.0.0.1", "type": "blackhole"}]}}}"#,
     r#"{"links": [{"id": "a", "type": "phy", "name": "eno1", "mtu": 1500}, {"id": "v", "type": "vlan", "vlan_link": "a", "vlan_id": 5, "vlan_mac_address": "52:54:00:00:00:05", "mtu": 9000}], "networks": [{"id": "n", "link": "v", "type": "ipv4_dhcp"}]}"#,
-    // KubeVirt's own document for masquerade.
+    // The document that KubeVirt itself writes for a machine with masquerade.
     r#"{"version": 2, "ethernets": {"eth0": {"match": {"macaddress": "02:00:00:00:00:01"}, "set-name": "eth0", "dhcp4": true, "addresses": ["fd10:0:2::2/120"], "routes": [{"to": "::/0", "via": "fd10:0:2::1"}]}}}"#,
     // The example for NoCloud of KubeVirt's user guide, with correct indentation.
     r#"{"network": {"version": 1, "config": [{"type": "physical", "name": "eth0", "subnets": [{"type": "dhcp"}]}]}}"#,

@@ -17,7 +17,7 @@ pub(crate) fn spell(tree: &Value, random: &mut Random) -> String {
     if random.chance(1, 10) { text.replace('\n', "\r\n") } else { text }
 }
 
-/// Writes a value that begins on its own line, each line indented by `indent` blanks.
+/// Writes a value that begins on its own line. Each line is indented by `indent` blanks.
 fn block(value: &Value, indent: usize, text: &mut String, random: &mut Random) {
     let margin = " ".repeat(indent);
     match value {
@@ -35,7 +35,7 @@ fn block(value: &Value, indent: usize, text: &mut String, random: &mut Random) {
                 text.push_str(&margin);
                 text.push('-');
                 match item {
-                    // The first member is on the line of the dash.
+                    // The first member of a mapping in a list is on the line of the dash.
                     Value::Object(members) if !members.is_empty() && random.chance(3, 4) => {
                         let mut inner = String::new();
                         block(item, indent + 2, &mut inner, random);
@@ -56,7 +56,7 @@ fn block(value: &Value, indent: usize, text: &mut String, random: &mut Random) {
     }
 }
 
-/// Writes a value behind a name or a dash.
+/// Writes a value that follows a name or a dash.
 fn inside(value: &Value, indent: usize, text: &mut String, random: &mut Random) {
     let is_block = match value {
         Value::Object(members) => !members.is_empty() && random.chance(4, 5),
@@ -65,7 +65,7 @@ fn inside(value: &Value, indent: usize, text: &mut String, random: &mut Random) 
     };
     if is_block {
         text.push('\n');
-        // A list may have the indentation of its name; a mapping may not.
+        // A list may have the indentation of its name, but a mapping must be indented further.
         let deeper = match value {
             Value::Array(_) if random.chance(1, 3) => 0,
             _ => *random.pick(&[2, 2, 4]),
@@ -98,8 +98,8 @@ fn flow(value: &Value, random: &mut Random) -> String {
     }
 }
 
-/// Writes a string without quotes if YAML reads a string from it. A MAC address may also be without quotes, because
-/// people usually omit them.
+/// Writes a string, without quotes if YAML reads the same string then. A MAC address may also be without quotes,
+/// because people usually omit the quotes.
 fn scalar_text(string: &str, random: &mut Random, is_value: bool) -> String {
     let is_mac = string.len() == 17 && string.split(':').count() == 6;
     let is_plain = string.starts_with(|c: char| c.is_ascii_alphanumeric())

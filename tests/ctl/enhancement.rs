@@ -1,4 +1,4 @@
-//! Checks the table of the enhancement's Test Plan in `docs/enhancement-tests.md`.
+//! Checks that every test exists that `docs/enhancement-tests.md` names for the Test Plan of the enhancement.
 
 use std::fs;
 use std::path::Path;
@@ -16,7 +16,7 @@ fn named(table: &str) -> Vec<(String, String)> {
     named
 }
 
-/// Returns the source of a module: its file and the files of its directory.
+/// Returns the source of a module: the text of its file and of the files in its directory.
 fn source(place: &Path) -> String {
     let mut source = fs::read_to_string(place.with_extension("rs")).unwrap_or_default();
     if place.is_dir() {
@@ -28,13 +28,13 @@ fn source(place: &Path) -> String {
 }
 
 #[test]
-fn every_test_of_the_table_exists() {
+fn every_test_in_the_table_of_the_enhancement_exists() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let named = named(&fs::read_to_string(root.join("docs/enhancement-tests.md")).unwrap());
     assert_eq!(named.len(), 41);
     let is_absent = |(place, name): &&(String, String)| {
         let source = source(&root.join(place));
-        // Sessions are listed by their names alone.
+        // The source lists sessions by name only, without `fn`.
         let is_listed = source.lines().any(|line| line.trim() == name);
         !is_listed && !source.contains(&format!("fn {name}("))
     };

@@ -1,7 +1,7 @@
-//! Faults of a claim under `strace`: the process is killed at each of its writes, or each write fails.
+//! Puts faults into a claim with `strace`: the process is killed at each of its writes, or each write fails.
 //!
-//! After every fault, a machine whose addresses were printed holds them. No machine holds only a part of its addresses
-//! or addresses of another machine. The same claim then gives the lowest free addresses.
+//! After every fault, a machine holds its addresses if they were printed. No machine holds only a part of its addresses
+//! or addresses of another machine. The same claim, repeated, then gets the lowest free addresses.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -51,7 +51,7 @@ fn held_by(machines: &[&str]) -> tempfile::TempDir {
     directory
 }
 
-/// Returns the addresses of each machine, after a check of the ledger file.
+/// Checks the ledger file, and returns the addresses of each machine.
 fn held(directory: &Path) -> BTreeMap<String, String> {
     let path = directory.join("ledger");
     let mut held = BTreeMap::new();
@@ -66,8 +66,8 @@ fn held(directory: &Path) -> BTreeMap<String, String> {
     held
 }
 
-/// Runs the claim of a machine while others hold addresses, once for each write, with a fault at this write. If `on` is
-/// `+`, all later calls of the same system call have the fault, too.
+/// Repeats the claim of a machine, each time with a fault at another write. `others` already hold addresses. If `on` is
+/// `+`, later calls of the same system call have the fault, too. Returns how the claims ended.
 fn at_every_write(others: &[&str], machine: &str, addresses: &str, fault: &str, on: &str) -> BTreeSet<End> {
     let before = held_by(others);
     let without_fault = held_by(others);
@@ -122,7 +122,7 @@ fn an_init_that_is_killed_at_any_write_can_be_repeated() {
             fs::copy(made.path().join("pool"), directory.path().join("pool")).unwrap();
             let inject = format!("inject={name}:signal=SIGKILL:when={nth}");
             init(directory.path(), &["-e", &format!("trace={name}"), "-e", &inject]);
-            // The ledger was created by the failed command, or it is created now.
+            // Either the failed command has created the ledger, or this command creates the ledger.
             ends.insert(init(directory.path(), &[]).status.code());
             assert_eq!(claim(directory.path(), "worker-0", &[]).status.code(), Some(0), "{inject}");
         }
@@ -142,8 +142,8 @@ fn a_claim_that_is_killed_at_any_write_can_be_repeated_and_gets_the_same_address
     assert_eq!(ends, BTreeSet::from([(None, false), (None, true)]));
 }
 
-/// Possible ends: success, because the failed call only cleans up; a failure without addresses; a failure of standard
-/// output after the addresses were recorded.
+/// Possible ends of a claim: success, because the failed call only cleans up; a failure without addresses; a failure of
+/// standard output after the ledger has recorded the addresses.
 const FAILED: [End; 3] = [(Some(0), true), (Some(1), false), (Some(1), true)];
 
 #[test]

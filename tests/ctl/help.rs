@@ -1,4 +1,4 @@
-//! `--help` fits a terminal of 80 columns.
+//! Checks that `--help` fits a terminal of 80 columns.
 
 use std::process::Command;
 
@@ -41,7 +41,7 @@ fn no_line_of_any_help_is_wider_than_80_columns() {
 }
 
 #[test]
-fn each_option_and_each_command_has_one_line() {
+fn the_short_help_has_one_line_for_each_option_and_command() {
     let mut long = Vec::new();
     for words in commands(&[]) {
         let help = help(&words, "-h");
@@ -49,7 +49,7 @@ fn each_option_and_each_command_has_one_line() {
             let lines = section(&help, name);
             let begins =
                 |line: &&&str| line.trim_start().starts_with('-') || name == "Commands" && !line.starts_with("    ");
-            // With long names, all descriptions are on the next line.
+            // If the names are long, every description is on the line after its name.
             let is_below = lines.iter().filter(begins).all(|line| !line.trim_start().contains("  "));
             let expected = lines.iter().filter(begins).count() * if is_below { 2 } else { 1 };
             if lines.len() > expected {
@@ -66,6 +66,6 @@ fn every_command_whose_output_is_for_people_prints_json_too() {
     let has_commands = |words: &Vec<String>| !section(&help(words, "-h"), "Commands").is_empty();
     let without = commands(&[]).into_iter().filter(|words| !has_json(words) && !has_commands(words));
     let without: Vec<String> = without.map(|words| words.join(" ")).collect();
-    // Documents in JSON, Prometheus' format, and scripts.
+    // These commands print documents in JSON, Prometheus' format, or scripts.
     assert_eq!(without, ["network-data", "nodepool", "install-hosts manifests", "metrics", "completions"]);
 }

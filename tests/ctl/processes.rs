@@ -1,4 +1,4 @@
-//! Several processes with one ledger, and an interrupted process.
+//! Runs several processes with one ledger, and interrupts processes.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, Permissions};
@@ -39,10 +39,10 @@ fn write_list(path: &Path, names: impl Iterator<Item = String>) {
     fs::write(path, json!({"kind": "List", "items": names.map(machine).collect::<Vec<Value>>()}).to_string()).unwrap();
 }
 
-/// Returns name and address of each machine, in the order of the output.
+/// Returns name and address of each machine, in the order of the output of a claim.
 fn allocations(child: Child) -> Vec<(String, String)> {
     let output = child.wait_with_output().unwrap();
-    // Progress is shown only on a terminal.
+    // A claim shows its progress only on a terminal.
     assert_eq!((output.status.code(), String::from_utf8(output.stderr).unwrap().as_str()), (Some(0), ""));
     let printed: Value = serde_json::from_slice(&output.stdout).unwrap();
     let text = |value: &Value| value.as_str().unwrap().to_owned();
@@ -50,7 +50,7 @@ fn allocations(child: Child) -> Vec<(String, String)> {
     allocations.iter().map(|given| (text(&given["name"]), text(&given["addresses"][0]))).collect()
 }
 
-/// Returns the first addresses of the pool, after the network address.
+/// Returns the first `count` addresses of the pool after the network address.
 fn lowest(count: u32) -> BTreeSet<String> {
     (1..=count).map(|number| format!("{}/16", Ipv4Addr::from(0x0a00_0000 + number))).collect()
 }
@@ -80,8 +80,8 @@ fn several_processes_that_claim_for_the_same_machines_print_the_same_addresses()
     assert_eq!(addresses.collect::<BTreeSet<_>>(), lowest(50));
 }
 
-/// After an interrupt at any time, the ledger has whole batches with all printed addresses. The next claim allocates
-/// the remaining addresses.
+/// Whenever the process is interrupted, the ledger has whole batches and at least the printed addresses. The next claim
+/// allocates the remaining addresses.
 #[test]
 fn an_interrupted_claim_continues_after_its_last_batch() {
     let directory = with_ledger();
@@ -89,7 +89,7 @@ fn an_interrupted_claim_continues_after_its_last_batch() {
     for pause in [50, 200, 400] {
         let mut child = claim(directory.path(), "list");
         thread::sleep(Duration::from_millis(pause));
-        // The process may have ended before the interrupt.
+        // The process may have ended before the interrupt, so the exit status of `kill` does not matter.
         let _ = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
         drop(child.stdout.take());
         child.wait().unwrap();
@@ -110,11 +110,11 @@ fn as_nobody(command: &mut Command) -> &mut Command {
 }
 
 #[test]
-fn a_user_who_may_only_read_the_ledger_gets_lists_and_metrics() {
+fn a_user_with_only_the_right_to_read_the_ledger_gets_lists_and_metrics() {
     let directory = with_ledger();
     let path = |name: &str| directory.path().join(name);
     let set_mode = |name: &str, mode| fs::set_permissions(path(name), Permissions::from_mode(mode)).unwrap();
-    // A copy that every user may execute, because the directory of the build may be private.
+    // Every user can execute the copy, while the directory of the build may be private.
     fs::copy(env!("CARGO_BIN_EXE_glowplugctl"), path("glowplugctl")).unwrap();
     write_list(&path("list"), iter::once("worker-0".to_owned()));
     allocations(claim(directory.path(), "list"));
@@ -157,7 +157,8 @@ fn output_to_a_pipe_or_a_symbolic_link_does_not_replace_the_pipe_or_the_link() {
     };
     let text = metrics(&[]);
     mkfifo(&path("pipe"), Mode::S_IRWXU).unwrap();
-    // Opened for reading and writing, so that neither end waits for the other.
+    // The pipe is opened for reading and writing, so that the test does not wait for a writer, nor the program for a
+    // reader.
     let mut reader = File::options().read(true).write(true).open(path("pipe")).unwrap();
     metrics(&["--output", "pipe"]);
     assert!(fs::symlink_metadata(path("pipe")).unwrap().file_type().is_fifo());

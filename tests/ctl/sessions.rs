@@ -1,4 +1,4 @@
-//! Runs the sessions, one test each.
+//! Runs each session as a test.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -89,7 +89,7 @@ sessions! {
 }
 
 #[test]
-fn every_file_of_a_session_has_a_test() {
+fn every_session_file_has_a_test() {
     let files = fs::read_dir(fixtures().join("sessions")).unwrap().map(|file| file.unwrap().file_name());
     let mut files: Vec<_> = files.map(|name| name.into_string().unwrap()).collect();
     files.sort_unstable();
@@ -100,7 +100,7 @@ pub(crate) fn fixtures() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/host"))
 }
 
-/// Moves the times at which machines were first missing this many minutes into the past.
+/// Moves the times since which machines are missing into the past, by this many minutes.
 fn pass(ledger: &Path, minutes: u64) {
     let mut ledger = SqliteLedger::open(ledger).unwrap();
     let mut transaction = ledger.begin().unwrap();

@@ -1,7 +1,7 @@
-//! Damages every fixture with typical mistakes: a mark that is missing, doubled or replaced by another, or a comment.
+//! Damages every fixture with typical mistakes: a punctuation mark that is missing, doubled or replaced, or a comment.
 //!
-//! A damaged document is rejected, keeps its meaning, or gives a diagnostic. It never silently means another network,
-//! and never becomes the distribution's default.
+//! Each damaged document must be rejected, keep its meaning, or give a diagnostic. It never means another network
+//! without a diagnostic, and never results in the distribution's default.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,11 +11,11 @@ use glowplug::diagnostic::Diagnostics;
 use glowplug::formats::{Meaning, read_network};
 use glowplug::render::dracut;
 
-/// Result of a document.
+/// What glowplug makes of a document.
 #[derive(Debug, Eq, PartialEq)]
 enum Outcome {
     Refused,
-    /// Nothing is written: the distribution's default applies.
+    /// The document configures nothing, so the distribution's default applies.
     Default,
     /// The kernel arguments and all diagnostics.
     Configured(String, BTreeSet<String>),
@@ -49,13 +49,13 @@ fn documents(directory: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Replaces some bytes of a text. Returns the text and a description of the change.
+/// Returns a text in which `by` replaces `length` bytes from `at` on.
 fn damaged(text: &str, at: usize, length: usize, by: &str) -> String {
     format!("{}{by}{}", &text[..at], &text[at + length..])
 }
 
-/// Returns the punctuation of the notation. Marks inside a value belong to the value: `2001:db8::5` without a colon is
-/// a different address for every reader.
+/// Returns the punctuation marks of the notation with their positions. A mark inside a value belongs to the value:
+/// every reader reads a different address if `2001:db8::5` loses a colon.
 fn marks(text: &str, is_json: bool) -> Vec<(usize, char)> {
     let mut is_in_string = false;
     let mut marks = Vec::new();
@@ -73,7 +73,7 @@ fn marks(text: &str, is_json: bool) -> Vec<(usize, char)> {
 
 const WRONG: &str = "{}[],:;\"'.-=";
 
-/// Returns every damaged text with its description.
+/// Returns a description and the text for each damage.
 fn damages(text: &str, is_json: bool) -> Vec<(String, String)> {
     let mut damages = Vec::new();
     for (at, mark) in marks(text, is_json) {
@@ -100,7 +100,7 @@ fn damages(text: &str, is_json: bool) -> Vec<(String, String)> {
 }
 
 #[test]
-fn no_damaged_document_is_silently_another_network() {
+fn no_damaged_document_means_another_network_without_a_diagnostic() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures");
     let mut paths = Vec::new();
     documents(&root.join("guest"), &mut paths);

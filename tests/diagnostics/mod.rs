@@ -1,4 +1,4 @@
-//! Every diagnostic of a document with its exact text, and the result of the document.
+//! Checks every diagnostic of a document with its exact text, and the result of the document.
 //!
 //! If the severity of a diagnostic depends on the use of the value, both severities have a case. Two diagnostics are
 //! unreachable and have no case: a reference to a link that is broken after its check, and an illegal byte in the
@@ -13,9 +13,9 @@ use glowplug::diagnostic::{Diagnostic, Diagnostics, Severity};
 use glowplug::formats::{Meaning, read_network};
 use glowplug::render::dracut;
 
-/// Expectation in diagnostics of interface names.
+/// What a diagnostic about an interface name expects.
 const NAME: &str = "1 to 15 letters, digits, '.', '_' or '-', not digits alone, nor all, default or lo";
-/// Expectation in diagnostics of MAC addresses.
+/// What a diagnostic about a MAC address expects.
 const MAC: &str = "six pairs of hex digits, unicast and not zero";
 const MODE: &str =
     "balance-rr, active-backup, balance-xor, broadcast, 802.3ad, balance-tlb, balance-alb or their number, 0 to 6";
@@ -23,9 +23,9 @@ const MASK: &str = "a mask without holes or a length";
 const DESTINATION: &str = "an address, a CIDR or default";
 const KNOWN_BY: &str = "also an ethernet_mac_address or a name, or an id that is an interface name";
 const READABLE: &str = "a JSON or YAML document";
-/// Expectation for a document that begins with a brace.
+/// The expectation in a diagnostic of a document that begins with a brace or a bracket.
 const JSON: &str = "JSON, since the document begins with a brace or a bracket";
-/// Expectation for a document of no known format.
+/// The expectation in a diagnostic of a document of no known format.
 const FORMATS: &str = "links, networks and services, or the version of a network-config";
 
 /// Returns the result of a document and all of its diagnostics.
@@ -54,7 +54,7 @@ fn printed(diagnostics: &Diagnostics) -> Vec<String> {
     diagnostics.kept().iter().map(line).collect()
 }
 
-/// Creates a test for each document: text, result, diagnostics.
+/// Creates a test for each document. A line has the text of the document, its result, and its diagnostics.
 macro_rules! texts {
     ($($name:ident: $text:expr => $verdict:ident [$($diagnostic:literal),*];)*) => {
         $(#[test] fn $name() {
@@ -71,44 +71,45 @@ texts! {
     an_empty_document_configures_nothing: "" => unconfigured [];
     a_document_of_comments_configures_nothing: "# nothing\n\n  # here\r\n" => unconfigured [];
     an_empty_object_configures_nothing: "{}" => unconfigured [];
-    null_says_nothing: "null" => unconfigured [];
-    a_byte_order_mark_is_no_content: "\u{feff}{}" => unconfigured [];
+    a_document_of_null_configures_nothing: "null" => unconfigured [];
+    a_byte_order_mark_before_an_empty_object_configures_nothing: "\u{feff}{}" => unconfigured [];
     unknown_keys_alone_configure_nothing: r#"{"name": "test", "size": 1, "network": {}, "nothing": null}"#
         => unconfigured [
             r#"warning name: unknown member "test", expected {FORMATS}"#, r#"warning size: unknown member "1", expected {FORMATS}"#
         ];
     arrays_of_null_are_empty: r#"{"links": null, "networks": null, "services": null}"# => unconfigured [];
-    no_links_no_networks_no_services: r#"{"links": [], "networks": [], "services": []}"# => unconfigured [];
-    a_repeated_key_counts_once_the_last: r#"{"links": 5, "links": [], "networks": []}"# => unconfigured [];
+    empty_lists_configure_nothing: r#"{"links": [], "networks": [], "services": []}"# => unconfigured [];
+    the_last_value_of_a_repeated_key_is_used: r#"{"links": 5, "links": [], "networks": []}"# => unconfigured [];
     an_array_is_no_document: "[]" => refused [r#"error document: invalid document "an array", expected an object"#];
-    a_text_is_no_document: r#""links""# => refused [r#"error document: invalid document "links", expected an object"#];
-    broken_json_is_named_by_its_line_and_column: "{\n  \"links\": [,]\n}"
+    a_string_is_no_document: r#""links""#
+        => refused [r#"error document: invalid document "links", expected an object"#];
+    the_error_about_broken_json_has_line_and_column: "{\n  \"links\": [,]\n}"
         => refused [r#"error line 2 column 13: not readable as JSON "expected value", expected {JSON}"#];
-    a_document_that_ends_early_is_named_by_its_line_and_column: "{\"links\": ["
+    the_error_about_a_document_that_ends_early_has_line_and_column: "{\"links\": ["
         => refused [r#"error line 1 column 11: not readable as JSON "EOF while parsing a list", expected {JSON}"#];
-    nonsense_is_a_text: "FakeNetwork" => refused [r#"error document: invalid document "FakeNetwork", expected an object"#];
-    broken_yaml_is_named_by_its_line_and_column: "links:\n- id: [\n"
+    a_word_without_quotes_is_a_string_and_no_document: "FakeNetwork" => refused [r#"error document: invalid document "FakeNetwork", expected an object"#];
+    the_error_about_broken_yaml_has_line_and_column: "links:\n- id: [\n"
         => refused [
             r#"error line 3 column 1: not readable as YAML "while parsing a node, did not find expected node content", expected {READABLE}"#
         ];
-    control_characters_are_named_by_their_line_and_column: "links:\n- \u{7}"
+    the_error_about_a_control_character_has_line_and_column: "links:\n- \u{7}"
         => refused [
             r#"error line 2 column 3: control character "\u{{7}}", expected a document without control characters"#
         ];
-    text_that_is_no_utf_8_is_named_by_its_line_and_column: b"links: \xff"
+    the_error_about_invalid_utf_8_has_line_and_column: b"links: \xff"
         => refused [r#"error line 1 column 8: not readable as YAML "invalid UTF-8", expected {READABLE}"#];
-    cloud_inits_word_disables_the_network: r#"{"config": "disabled"}"# => disabled [];
-    cloud_inits_word_disables_the_network_in_its_wrapper_too: "network:\n  config: disabled\n" => disabled [];
+    the_config_disabled_of_cloud_init_disables_the_network: r#"{"config": "disabled"}"# => disabled [];
+    the_config_disabled_within_network_disables_the_network: "network:\n  config: disabled\n" => disabled [];
     a_document_over_a_mebibyte: vec![b' '; 1024 * 1024 + 1]
         => refused [r#"error document: too many bytes "1048577", expected at most 1048576"#];
     nesting_over_64_levels: "[".repeat(65)
         => refused [r#"error document: nested too deep "more than 64", expected at most 64 levels"#];
     more_than_65536_values: format!("[{}1]", "1,".repeat(65_535))
         => refused [r#"error document: too many values "more than 65536", expected at most 65536"#];
-    yaml_says_the_same_as_json:
+    a_document_in_yaml_gives_the_same_warning_as_in_json:
         "links:\n- {id: eno101, type: phy, mtu: 5}\nnetworks:\n- {link: eno101, type: ipv4, ip_address: 10.0.0.5/24}\n"
         => configured [r#"warning links[0].mtu: invalid MTU "5", expected 68 to 65535 bytes"#];
-    a_word_that_yaml_takes_for_a_boolean_is_no_name:
+    a_word_that_yaml_reads_as_a_boolean_is_no_name:
         "links: [{id: on, type: phy}]\nnetworks: [{link: on, type: ipv4_dhcp}]"
         => refused [r#"error links[0].id: NIC without a MAC address or a name "true (a boolean)", expected {KNOWN_BY}"#];
 }

@@ -1,4 +1,4 @@
-//! Diagnostics of cloud-init's network-config, without the diagnostics of renderers.
+//! Checks the diagnostics about cloud-init's network-config, except those of renderers.
 
 use glowplug::formats::{Meaning, read_network};
 
@@ -9,7 +9,7 @@ const EITHER: &str =
     "either OpenStack's links, networks and services, or cloud-init's network-config, bare or as a whole under network";
 const INSIDE: &str = "it inside of an item of config, which takes more indentation in YAML";
 const ALONE: &str = "without it the device has no settings";
-/// Members that every version 2 device may have, before and after the members of its kind.
+/// Start of the list of members that a version 2 device may have. Members of its kind follow.
 const COMMON: &str = "accept-ra, addresses, dhcp4, dhcp4-overrides, dhcp6, dhcp6-overrides, gateway4, gateway6";
 const NIC: &str = "macaddress, match, mtu, nameservers, routes, routing-policy or set-name";
 const NIC_V1: &str = "accept-ra, mac_address, mtu, name, subnets or type";
@@ -21,7 +21,7 @@ const SUBNET: &str =
 const TAKEN: &str = "a device of the document: it is used as the name of a NIC";
 const TYPE: &str = "physical, bond, bridge, vlan, loopback, nameserver or route";
 
-/// Returns the result of reading a document and all of its diagnostics.
+/// Reads a document. Returns the result and all diagnostics.
 fn diagnose(document: &str) -> (&'static str, Vec<String>) {
     let reading = read_network(document.as_bytes());
     let verdict = match &reading.meaning {
@@ -33,8 +33,8 @@ fn diagnose(document: &str) -> (&'static str, Vec<String>) {
     (verdict, printed(&reading.diagnostics))
 }
 
-/// Creates a test for each document: text, result, diagnostics. The text is a whole document, or the content of a
-/// document of the given version.
+/// Creates a test for each document. A line has the text, the result, and the diagnostics. The text is a whole document
+/// (`raw`), or the content of a document of version 1 or 2 (`v1`, `v2`).
 macro_rules! texts {
     (@raw $text:expr) => { $text.to_owned() };
     (@v2 $text:expr) => { format!("version: 2\n{}", $text) };
@@ -86,7 +86,7 @@ texts! {
         ];
     an_address_with_quotes_may_end_with_a_colon: v2 "ethernets: {a: {dhcp6: true, gateway6: 'fe80::'}}"
         => read [];
-    a_version_as_text_is_a_version: raw r#"{"version": "1", "config": [{"type": "physical", "name": "a", "subnets": [{"type": "dhcp"}]}]}"#
+    a_version_can_be_a_string: raw r#"{"version": "1", "config": [{"type": "physical", "name": "a", "subnets": [{"type": "dhcp"}]}]}"#
         => read [];
     a_missing_version: raw "ethernets: {a: {dhcp4: true}}"
         => refused ["error version: missing, expected 1 or 2"];
@@ -96,23 +96,24 @@ texts! {
         => refused [r#"error network.version: unknown version "3", expected 1 or 2"#];
     a_wrapper_that_is_no_object: raw "network: dhcp"
         => refused [r#"error network: invalid item "dhcp", expected an object"#];
-    openstacks_members_beside_cloud_inits: raw "links: [{id: a, type: phy}]\nversion: 2\nethernets: {a: {dhcp4: true}}"
+    members_of_openstack_next_to_members_of_cloud_init:
+        raw "links: [{id: a, type: phy}]\nversion: 2\nethernets: {a: {dhcp4: true}}"
         => refused [
             r#"error ethernets: member of another format than "links", expected {EITHER}"#
         ];
-    openstacks_members_beside_the_wrapper: raw "services: [{type: dns, address: 8.8.8.8}]\nnetwork: {version: 2}"
+    members_of_openstack_next_to_the_wrapper: raw "services: [{type: dns, address: 8.8.8.8}]\nnetwork: {version: 2}"
         => refused [
             r#"error network: member of another format than "services", expected {EITHER}"#
         ];
-    a_document_that_is_half_in_the_wrapper: raw "network: {version: 2}\nethernets: {a: {dhcp4: true}}"
+    a_document_with_members_inside_and_outside_the_wrapper: raw "network: {version: 2}\nethernets: {a: {dhcp4: true}}"
         => refused [
             r#"error network: member of another format than "ethernets", expected {EITHER}"#
         ];
-    openstacks_members_beside_a_mere_version: raw "links: [{id: a, type: phy}]\nnetworks: [{link: a, type: ipv4_dhcp}]\nversion: 2"
+    members_of_openstack_with_only_a_version_of_cloud_init: raw "links: [{id: a, type: phy}]\nnetworks: [{link: a, type: ipv4_dhcp}]\nversion: 2"
         => read [];
-    a_word_that_is_not_disabled: raw "network: {config: off}"
+    a_config_other_than_disabled: raw "network: {config: off}"
         => refused ["error network.version: missing, expected 1 or 2"];
-    kubevirts_example_with_its_indentation_lost: raw "network:\n  version: 1\n  config:\n  - type: physical\n  name: eth0\n  subnets:\n    - type: dhcp\n"
+    an_example_of_kubevirt_that_lost_its_indentation: raw "network:\n  version: 1\n  config:\n  - type: physical\n  name: eth0\n  subnets:\n    - type: dhcp\n"
         => refused [
             "error network.config[0].name: missing, expected {NAME}",
             r#"error network.name: member outside the list "eth0", expected {INSIDE}"#,
@@ -122,21 +123,21 @@ texts! {
         => refused [
             r#"error line 2 column 12: not readable as YAML "while scanning a plain scalar, found a tab", expected a JSON or YAML document"#
         ];
-    a_tab_alone_after_a_colon_is_no_blank: raw "version:\t2\nethernets:\t{a:\t{dhcp4:\ttrue}}\n"
+    a_tab_after_a_colon_does_not_replace_the_blank: raw "version:\t2\nethernets:\t{a:\t{dhcp4:\ttrue}}\n"
         => refused [
             r#"error line 1 column 10: not readable as YAML "':' must be followed by a valid YAML whitespace", expected a JSON or YAML document"#
         ];
-    a_repeated_key_that_is_left_out_anyway: v1 "[{type: bridge, name: br0, bridge_interfaces: [], params: {bridge_waitport: 1 eth0, bridge_waitport: 2 eth1}}]"
+    a_repeated_key_without_effect_is_a_warning: v1 "[{type: bridge, name: br0, bridge_interfaces: [], params: {bridge_waitport: 1 eth0, bridge_waitport: 2 eth1}}]"
         => read [
             r#"warning line 2 column 93: repeated key "bridge_waitport", expected each key of a mapping once"#
         ];
-    a_repeated_key_that_means_something_else: v1 "[{type: bridge, name: br0, bridge_interfaces: [], params: {bridge_fd: 4, bridge_fd: 5}}]"
+    a_repeated_key_with_another_value_is_an_error: v1 "[{type: bridge, name: br0, bridge_interfaces: [], params: {bridge_fd: 4, bridge_fd: 5}}]"
         => refused [
             r#"error line 2 column 82: repeated key "bridge_fd", expected each key of a mapping once"#
         ];
-    a_misspelt_wrapper_is_not_the_default: raw "network:: {version: 2, ethernets: {a: {dhcp4: true}}}"
+    a_misspelt_wrapper_does_not_lead_to_the_default: raw "network:: {version: 2, ethernets: {a: {dhcp4: true}}}"
         => refused [r#"error "network:": unknown member "an object", expected network"#];
-    an_explicit_no_is_a_network_without_addresses: raw "network: {version: 2, ethernets: {a: {dhcp4: false, dhcp6: no}}}"
+    dhcp_that_is_switched_off_gives_a_network_without_addresses: raw "network: {version: 2, ethernets: {a: {dhcp4: false, dhcp6: no}}}"
         => read [];
     a_repeated_key_of_a_device: raw "version: 2\nethernets: {a: {dhcp4: maybe}, a: {dhcp4: true}}"
         => refused [
@@ -155,9 +156,9 @@ texts! {
         => refused [r#"error ethernets: invalid item "an array", expected an object"#];
     a_misspelt_section: v2 "ethernet: {a: {dhcp4: true}}"
         => refused [r#"error ethernet: unknown section "an object", expected {SECTION}"#];
-    a_device_beside_its_section: v2 "ethernets: {}\na: {dhcp4: true}"
+    a_device_outside_its_section: v2 "ethernets: {}\na: {dhcp4: true}"
         => refused [r#"error a: unknown section "an object", expected {SECTION}"#];
-    name_servers_beside_the_sections: v2 "ethernets: {a: {dhcp4: true}}\nnameservers: {addresses: [8.8.8.8]}"
+    name_servers_outside_the_sections: v2 "ethernets: {a: {dhcp4: true}}\nnameservers: {addresses: [8.8.8.8]}"
         => refused [
             r#"error nameservers: unknown section "an object", expected {SECTION}"#
         ];
@@ -166,37 +167,37 @@ texts! {
             r#"warning ethernet: unknown section "an array", expected {SECTION}"#,
             r#"warning name: unknown section "x", expected {SECTION}"#
         ];
-    a_wifi_beside_a_nic: v2 "ethernets: {a: {dhcp4: true}}\nwifis: {w: {dhcp4: true}}"
+    a_wifi_and_a_nic: v2 "ethernets: {a: {dhcp4: true}}\nwifis: {w: {dhcp4: true}}"
         => read [
             r#"warning wifis: unsupported section "an object", expected {SECTION}"#
         ];
-    dummy_devices_beside_a_nic: v2 "ethernets: {a: {dhcp4: true}}\ndummy-devices: {lo1: {addresses: [10.255.0.11/32]}, dum-ex: {}}"
+    dummy_devices_and_a_nic: v2 "ethernets: {a: {dhcp4: true}}\ndummy-devices: {lo1: {addresses: [10.255.0.11/32]}, dum-ex: {}}"
         => read [
             r#"warning dummy-devices: unsupported section "lo1, dum-ex", expected {SECTION}"#
         ];
-    a_wifi_alone: v2 "wifis: {w: {dhcp4: true}}"
+    only_a_wifi: v2 "wifis: {w: {dhcp4: true}}"
         => refused [r#"error wifis: unsupported section "an object", expected {SECTION}"#];
     a_device_that_is_no_object: v2 "ethernets: {renderer: networkd, a: [dhcp4]}"
         => refused [
             r#"error ethernets.a: invalid item "an array", expected an object"#,
             r#"error ethernets.renderer: invalid item "networkd", expected an object"#
         ];
-    a_device_of_null_asks_for_nothing: v2 "ethernets: {a: , b: {}}"
+    a_device_of_null_has_no_settings: v2 "ethernets: {a: , b: {}}"
         => read [];
     a_key_in_two_sections: v2 "ethernets: {a: {dhcp4: true}}\nvlans: {a: {id: 5, link: b}}"
         => refused [
             r#"error vlans.a: repeated name "a", expected a name that no other device has"#,
             r#"warning vlans.a.link: device without an entry "b", expected {TAKEN}"#
         ];
-    a_misspelt_member_of_a_device_that_asks_for_nothing_else: v2 "ethernets: {a: {match: {macaddress: '52:54:00:00:00:01'}, adresses: [10.0.0.5/24]}}"
+    a_misspelt_member_of_a_device_without_other_settings: v2 "ethernets: {a: {match: {macaddress: '52:54:00:00:00:01'}, adresses: [10.0.0.5/24]}}"
         => refused [
             r#"error ethernets.a.adresses: unknown member "an array", expected {COMMON}, {NIC}: {ALONE}"#
         ];
-    a_strange_member_of_a_device_that_has_addresses: v2 "ethernets: {a: {dhcp4: true, address: 10.0.0.5, comment: }}"
+    an_unknown_member_of_a_device_with_addresses: v2 "ethernets: {a: {dhcp4: true, address: 10.0.0.5, comment: }}"
         => read [
             r#"warning ethernets.a.address: unknown member "10.0.0.5", expected {COMMON}, {NIC}"#
         ];
-    a_strange_member_of_a_device_that_another_is_made_of: v2 "ethernets: {a: {comment: x}}\nvlans: {v.5: {id: 5, link: a, dhcp4: true}}"
+    an_unknown_member_of_the_parent_of_a_vlan: v2 "ethernets: {a: {comment: x}}\nvlans: {v.5: {id: 5, link: a, dhcp4: true}}"
         => read [
             r#"warning ethernets.a.comment: unknown member "x", expected {COMMON}, {NIC}"#
         ];
@@ -205,18 +206,18 @@ texts! {
             r#"warning bonds.b.link: unknown member "a", expected {COMMON}, interfaces, macaddress, mtu, nameservers, parameters, routes or routing-policy"#,
             r#"warning vlans."v.5".interfaces: unknown member "an array", expected {COMMON}, id, link, macaddress, mtu, nameservers, routes or routing-policy"#
         ];
-    strange_members_deeper_down: v2 "ethernets: {a: {addresses: [10.0.0.5/24], nameservers: {adresses: [8.8.8.8]}, dhcp6-overrides: {use-dsn: false}, routes: [{to: default, via: 10.0.0.1, metrc: 5}]}, lo: {adresses: [10.0.0.6/32]}}"
+    unknown_members_inside_members_of_a_device: v2 "ethernets: {a: {addresses: [10.0.0.5/24], nameservers: {adresses: [8.8.8.8]}, dhcp6-overrides: {use-dsn: false}, routes: [{to: default, via: 10.0.0.1, metrc: 5}]}, lo: {adresses: [10.0.0.6/32]}}"
         => read [
             r#"warning ethernets.a.dhcp6-overrides.use-dsn: unknown member "false", expected route-metric, send-hostname, use-dns, use-domains, use-hostname, use-mtu, use-ntp or use-routes"#,
             r#"warning ethernets.a.nameservers.adresses: unknown member "an array", expected addresses or search"#,
             r#"warning ethernets.a.routes[0].metrc: unknown member "5", expected {ROUTE}"#,
             r#"warning ethernets.lo.adresses: unknown member "an array", expected {COMMON}, {NIC}"#
         ];
-    a_strange_member_of_a_match_which_would_be_about_every_nic: v2 "ethernets: {a: {match: {macadress: '52:54:00:00:00:01'}, dhcp4: true}}"
+    an_unknown_member_of_a_match_that_would_otherwise_match_every_nic: v2 "ethernets: {a: {match: {macadress: '52:54:00:00:00:01'}, dhcp4: true}}"
         => refused [
             r#"error ethernets.a.match.macadress: unknown member "52:54:00:00:00:01", expected driver, macaddress or name"#
         ];
-    members_beside_the_wrapper: raw "network: {version: 2, ethernets: {a: {dhcp4: true}}}\nversion: 2\nhostname: x\nnothing:"
+    members_next_to_the_wrapper: raw "network: {version: 2, ethernets: {a: {dhcp4: true}}}\nversion: 2\nhostname: x\nnothing:"
         => read [
             r#"warning hostname: unknown member "x", expected network alone"#,
             r#"warning version: unknown member "2", expected network alone"#
@@ -246,7 +247,7 @@ texts! {
             r#"error config[0].subnets[0].address: address without a prefix length "10.20.3.7", expected a prefix length or a netmask: with /24 the gateway 10.20.0.1 is out of reach"#,
             r#"warning config[1].destination: route without a prefix length "10.9.0.1", expected a prefix length or a netmask: /32 is taken"#
         ];
-    a_far_on_link_gateway_proves_no_mistake: v2 "ethernets: {a: {addresses: [10.20.3.7], routes: [{to: default, via: 10.20.0.1, on-link: true}]}}"
+    an_on_link_gateway_outside_the_assumed_subnet_is_no_mistake: v2 "ethernets: {a: {addresses: [10.20.3.7], routes: [{to: default, via: 10.20.0.1, on-link: true}]}}"
         => read [
             r#"warning ethernets.a.addresses[0]: address without a prefix length "10.20.3.7", expected a prefix length or a netmask: /24 is taken"#
         ];
@@ -255,24 +256,24 @@ texts! {
             r#"error ethernets.a.gateway4: gateway with the machine's own address "10.0.0.5", expected the address of another machine"#,
             r#"warning ethernets.a.nameservers.addresses[1]: name server with the machine's own address "10.0.0.5", expected the address of another machine"#
         ];
-    link_local_gateways_of_version_2_need_nothing_else: v2 "ethernets: {a: {addresses: ['2001:db8::5/64'], gateway6: 'fe80::1'}, b: {dhcp6: true, routes: [{to: '2001:db8:1::/48', via: 'fe80::2'}]}}"
+    link_local_gateways_of_version_2_need_no_address_in_their_subnet: v2 "ethernets: {a: {addresses: ['2001:db8::5/64'], gateway6: 'fe80::1'}, b: {dhcp6: true, routes: [{to: '2001:db8:1::/48', via: 'fe80::2'}]}}"
         => read [];
-    link_local_gateways_of_version_1_need_nothing_else: v1 "[{type: physical, name: a, subnets: [{type: static6, address: '2001:db8::5/64', gateway: 'fe80::1'}]}, {type: route, destination: '2001:db8:1::/48', gateway: 'fe80::2'}]"
+    link_local_gateways_of_version_1_need_no_address_in_their_subnet: v1 "[{type: physical, name: a, subnets: [{type: static6, address: '2001:db8::5/64', gateway: 'fe80::1'}]}, {type: route, destination: '2001:db8:1::/48', gateway: 'fe80::2'}]"
         => read [];
 }
 
 // === Version 2: NICs ===
 
 texts! {
-    a_key_that_is_no_name_without_a_match: v2 "ethernets: {a/b: {dhcp4: true}}"
+    a_key_that_is_no_interface_name_in_a_device_without_a_match: v2 "ethernets: {a/b: {dhcp4: true}}"
         => refused [
             r#"error ethernets."a/b": invalid interface name "a/b", expected {NAME}"#
         ];
-    a_key_with_a_blank_has_lost_a_mark: v2 "ethernets: {a b: {dhcp4: true}}"
+    a_key_with_a_blank: v2 "ethernets: {a b: {dhcp4: true}}"
         => refused [
             r#"error line 2 column 13: invalid key "a b", expected a key without blanks, quotes, commas, brackets and line breaks"#
         ];
-    a_key_that_is_no_name_beside_a_match: v2 "ethernets: {a/b: {match: {name: en1}, dhcp4: true}}"
+    a_key_that_is_no_interface_name_in_a_device_with_a_match: v2 "ethernets: {a/b: {match: {name: en1}, dhcp4: true}}"
         => read [];
     a_match_that_is_no_object: v2 "ethernets: {a: {match: en*, dhcp4: true}}"
         => refused [
@@ -294,15 +295,16 @@ texts! {
         => refused [
             r#"error ethernets.a.match.name: invalid interface name "-en", expected {NAME}"#
         ];
-    a_driver_beside_a_mac_address: v2 "ethernets: {a: {match: {macaddress: '52:54:00:00:00:01', driver: virtio_net}, dhcp4: true}}"
+    a_match_by_a_driver_and_a_mac_address: v2 "ethernets: {a: {match: {macaddress: '52:54:00:00:00:01', driver: virtio_net}, dhcp4: true}}"
         => read [
             r#"warning ethernets.a.match.driver: "virtio_net" ignored, another condition of the match already identifies the NIC"#
         ];
-    a_name_beside_a_mac_address: v2 "ethernets: {a: {match: {macaddress: '52:54:00:00:00:01', name: en*}, dhcp4: true}}"
+    a_match_by_a_name_and_a_mac_address:
+        v2 "ethernets: {a: {match: {macaddress: '52:54:00:00:00:01', name: en*}, dhcp4: true}}"
         => read [
             r#"warning ethernets.a.match.name: "en*" ignored, another condition of the match already identifies the NIC"#
         ];
-    a_driver_beside_a_name: v2 "ethernets: {a: {match: {name: en1, driver: [e1000, ixgbe]}, dhcp4: true}}"
+    a_match_by_a_driver_and_a_name: v2 "ethernets: {a: {match: {name: en1, driver: [e1000, ixgbe]}, dhcp4: true}}"
         => read [
             r#"warning ethernets.a.match.driver: "e1000" ignored, another condition of the match already identifies the NIC"#
         ];
@@ -310,25 +312,25 @@ texts! {
         => read [
             r#"warning ethernets.a.set-name: invalid interface name "a/b", expected {NAME}"#
         ];
-    a_new_name_for_a_nic_known_by_its_name: v2 "ethernets: {a: {match: {name: en1}, set-name: lan, dhcp4: true}, b: {set-name: wan, dhcp4: true}}"
+    a_new_name_for_a_nic_that_its_name_identifies: v2 "ethernets: {a: {match: {name: en1}, set-name: lan, dhcp4: true}, b: {set-name: wan, dhcp4: true}}"
         => read [
             r#"warning ethernets.a.set-name: new name for a NIC that is identified by its name "lan", expected a match by macaddress: the NIC keeps the name en1"#,
             r#"warning ethernets.b.set-name: new name for a NIC that is identified by its name "wan", expected a match by macaddress: the NIC keeps the name b"#
         ];
-    a_new_name_that_is_the_old_one: v2 "ethernets: {a: {match: {name: en1}, set-name: en1, dhcp4: true}}"
+    a_new_name_that_equals_the_old_name: v2 "ethernets: {a: {match: {name: en1}, set-name: en1, dhcp4: true}}"
         => read [];
-    two_nics_of_one_mac_address: v2 "ethernets: {a: {match: {macaddress: '52:54:00:00:00:01'}, dhcp4: true}, b: {match: {macaddress: 52-54-00-00-00-01}, dhcp6: true}}"
+    two_nics_with_the_same_mac_address: v2 "ethernets: {a: {match: {macaddress: '52:54:00:00:00:01'}, dhcp4: true}, b: {match: {macaddress: 52-54-00-00-00-01}, dhcp6: true}}"
         => refused [
             r#"error ethernets.b: MAC address of ethernets.a "52:54:00:00:00:01", expected one that no other device has"#
         ];
-    two_nics_of_one_name: v2 "ethernets: {a: {dhcp4: true}, b: {match: {name: a}, dhcp6: true}, c: {match: {macaddress: '52:54:00:00:00:01'}, set-name: a}}"
+    two_nics_with_the_same_name: v2 "ethernets: {a: {dhcp4: true}, b: {match: {name: a}, dhcp6: true}, c: {match: {macaddress: '52:54:00:00:00:01'}, set-name: a}}"
         => refused [
             r#"error ethernets.b: name of ethernets.a "a", expected one that no other device has"#,
             r#"error ethernets.c: name of ethernets.a "a", expected one that no other device has"#
         ];
-    two_nics_that_change_their_names: v2 "ethernets: {a: {match: {macaddress: '52:54:00:00:00:01'}, set-name: b, dhcp4: true}, b: {match: {macaddress: '52:54:00:00:00:02'}, set-name: a, dhcp4: true}}"
+    two_nics_that_exchange_their_names: v2 "ethernets: {a: {match: {macaddress: '52:54:00:00:00:01'}, set-name: b, dhcp4: true}, b: {match: {macaddress: '52:54:00:00:00:02'}, set-name: a, dhcp4: true}}"
         => read [];
-    an_invalid_mac_address_to_take_on: v2 "ethernets: {a: {macaddress: random, dhcp4: true}}"
+    an_invalid_mac_address_that_a_nic_must_take: v2 "ethernets: {a: {macaddress: random, dhcp4: true}}"
         => refused [
             r#"error ethernets.a.macaddress: invalid MAC address "random", expected {MAC}"#
         ];
@@ -351,17 +353,17 @@ texts! {
             r#"error ethernets.a.dhcp4: invalid switch "maybe", expected true or false"#,
             r#"error ethernets.a.dhcp6: invalid switch "an array", expected true or false"#
         ];
-    dhcp_that_is_neither_on_nor_off_beside_an_address: v2 "ethernets: {a: {dhcp4: maybe, dhcp6: true}, b: {dhcp6: maybe, addresses: [10.0.0.5/24]}}"
+    dhcp_that_is_neither_on_nor_off_on_a_device_with_another_address: v2 "ethernets: {a: {dhcp4: maybe, dhcp6: true}, b: {dhcp6: maybe, addresses: [10.0.0.5/24]}}"
         => read [
             r#"warning ethernets.a.dhcp4: invalid switch "maybe", expected true or false"#,
             r#"warning ethernets.b.dhcp6: invalid switch "maybe", expected true or false"#
         ];
-    members_of_a_device_that_are_left_out: v2 "ethernets: {a: {dhcp4: true, activation-mode: manual, ipv6-mtu: 1400}, b: {dhcp4: true, activation-mode: null, optional: true, wakeonlan: true}}"
+    members_of_a_device_that_glowplug_does_not_support: v2 "ethernets: {a: {dhcp4: true, activation-mode: manual, ipv6-mtu: 1400}, b: {dhcp4: true, activation-mode: null, optional: true, wakeonlan: true}}"
         => read [
             r#"warning ethernets.a.activation-mode: "manual" ignored, glowplug does not support it"#,
             r#"warning ethernets.a.ipv6-mtu: "1400" ignored, glowplug does not support it"#
         ];
-    routing_rules_that_are_wrong: v2 "ethernets: {a: {addresses: [10.0.0.5/24], routing-policy: [{from: 10.0.0.5, to: 'fd00::/64'}, {table: 7}, {from: default}, {to: 10.0.0.0/33}, {from: [10.0.0.5]}, rule]}}"
+    invalid_routing_rules: v2 "ethernets: {a: {addresses: [10.0.0.5/24], routing-policy: [{from: 10.0.0.5, to: 'fd00::/64'}, {table: 7}, {from: default}, {to: 10.0.0.0/33}, {from: [10.0.0.5]}, rule]}}"
         => refused [
             r#"error ethernets.a.routing-policy[0].to: network of the other family "fd00::/64", expected a network of the family of 10.0.0.5"#,
             r#"error ethernets.a.routing-policy[1]: missing, expected from or to"#,
@@ -370,7 +372,7 @@ texts! {
             r#"error ethernets.a.routing-policy[4].from: invalid network "an array", expected an address or a CIDR"#,
             r#"error ethernets.a.routing-policy[5]: invalid item "rule", expected an object"#
         ];
-    what_a_routing_rule_cannot_have: v2 "ethernets: {a: {addresses: [10.0.0.5/24], routing-policy: [{from: 10.0.0.5, table: 0, priority: low, mark: 0, type-of-service: 256, iif: eth0}]}}"
+    unsupported_and_invalid_members_of_a_routing_rule: v2 "ethernets: {a: {addresses: [10.0.0.5/24], routing-policy: [{from: 10.0.0.5, table: 0, priority: low, mark: 0, type-of-service: 256, iif: eth0}]}}"
         => refused [
             r#"error ethernets.a.routing-policy[0].iif: unknown member "eth0", expected from, mark, priority, table, to or type-of-service"#,
             r#"error ethernets.a.routing-policy[0].mark: invalid value "0", expected a number of 1 to 4294967295"#,
@@ -382,7 +384,7 @@ texts! {
         => read [r#"warning ethernets.a.routing-policy[0]: unreachable network "to fd00::/64", expected an IPv6 address on its link"#];
     dhcp_in_every_word_for_on_and_off: v2 r#"ethernets: {a: {dhcp4: "true", dhcp6: 'no'}, b: {dhcp4: YES, dhcp6: "off"}, c: {dhcp4: 1, dhcp6: 0}, d: {dhcp4: null, dhcp6: on}}"#
         => read [];
-    overrides_that_are_wrong: v2 "ethernets: {a: {dhcp4: true, dhcp6: true, dhcp4-overrides: [x], dhcp6-overrides: {route-metric: low, use-dns: perhaps, use-domains: route, hostname: web, use-ntp: false}}}"
+    invalid_dhcp_overrides: v2 "ethernets: {a: {dhcp4: true, dhcp6: true, dhcp4-overrides: [x], dhcp6-overrides: {route-metric: low, use-dns: perhaps, use-domains: route, hostname: web, use-ntp: false}}}"
         => read [
             r#"warning ethernets.a.dhcp4-overrides: invalid item "an array", expected an object"#,
             r#"warning ethernets.a.dhcp6-overrides.hostname: "web" ignored, DHCP always sends the host name of the machine"#,
@@ -394,7 +396,7 @@ texts! {
         => refused [
             r#"error ethernets.a.addresses: invalid list "5", expected an array"#
         ];
-    addresses_that_are_none: v2 "ethernets: {a: {addresses: [10.0.0.300/24, null, true, 10.0.0.0.5, [], {10.0.0.5/24: {}, 10.0.0.6/24: {}}, 10.0.0.5/33, 127.0.0.1/8]}}"
+    invalid_addresses: v2 "ethernets: {a: {addresses: [10.0.0.300/24, null, true, 10.0.0.0.5, [], {10.0.0.5/24: {}, 10.0.0.6/24: {}}, 10.0.0.5/33, 127.0.0.1/8]}}"
         => refused [
             r#"error ethernets.a.addresses[0]: invalid address "10.0.0.300/24", expected {ADDRESS}"#,
             r#"error ethernets.a.addresses[1]: invalid address "null", expected {ADDRESS}"#,
@@ -410,7 +412,7 @@ texts! {
             r#"warning ethernets.a.addresses[0].label: "a:1" ignored, glowplug does not support it"#,
             r#"warning ethernets.a.addresses[0].lifetime: "0" ignored, glowplug does not support it"#
         ];
-    a_gateway_that_is_none: v2 "ethernets: {a: {addresses: [10.0.0.5/24], gateway4: 10.0.0.256, gateway6: 10.0.0.1}}"
+    an_invalid_gateway: v2 "ethernets: {a: {addresses: [10.0.0.5/24], gateway4: 10.0.0.256, gateway6: 10.0.0.1}}"
         => refused [
             r#"error ethernets.a.gateway4: invalid gateway "10.0.0.256", expected the IPv4 address of a router"#,
             r#"error ethernets.a.gateway6: invalid gateway "10.0.0.1", expected the IPv6 address of a router"#
@@ -437,7 +439,8 @@ texts! {
         => read [
             r#"warning ethernets.lo.routes[0]: "10.9.0.0/16" ignored, the kernel configures the loopback device"#
         ];
-    the_loopback_device_as_it_is: v2 "ethernets: {lo: {addresses: [127.0.0.1/8, '::1/128']}, a: {dhcp4: true}}"
+    the_usual_addresses_of_the_loopback_device:
+        v2 "ethernets: {lo: {addresses: [127.0.0.1/8, '::1/128']}, a: {dhcp4: true}}"
         => read [];
 }
 
@@ -448,7 +451,7 @@ texts! {
         => refused [
             r#"error ethernets.a.routes: invalid list "5", expected an array"#
         ];
-    routes_that_are_none: v2 "ethernets: {a: {dhcp4: true, routes: [default, {}, {to: x, via: 10.0.0.1}, {to: 10.0.0.0/33}, {to: 10.0.0.0/8, via: 'fe80::1'}, {to: default, via: router}, {to: 10.0.0.0, netmask: 255.0.255.0}]}}"
+    invalid_routes: v2 "ethernets: {a: {dhcp4: true, routes: [default, {}, {to: x, via: 10.0.0.1}, {to: 10.0.0.0/33}, {to: 10.0.0.0/8, via: 'fe80::1'}, {to: default, via: router}, {to: 10.0.0.0, netmask: 255.0.255.0}]}}"
         => refused [
             r#"error ethernets.a.routes[0]: invalid item "default", expected an object"#,
             "error ethernets.a.routes[1].to: missing, expected {DESTINATION}",
@@ -458,7 +461,7 @@ texts! {
             r#"error ethernets.a.routes[5].via: invalid gateway "router", expected the IPv4 address of a router"#,
             r#"error ethernets.a.routes[6].netmask: invalid netmask "255.0.255.0", expected {MASK}"#
         ];
-    what_a_route_cannot_have: v2 "ethernets: {a: {dhcp4: true, routes: [{to: 10.1.0.0/16, via: 10.0.0.1, type: unicast, scope: link, from: 10.0.0.5, mtu: 1400, metric: -1, table: main, on-link: perhaps}, {to: 10.2.0.0/16, type: blackhole}]}}"
+    unsupported_and_invalid_members_of_a_route: v2 "ethernets: {a: {dhcp4: true, routes: [{to: 10.1.0.0/16, via: 10.0.0.1, type: unicast, scope: link, from: 10.0.0.5, mtu: 1400, metric: -1, table: main, on-link: perhaps}, {to: 10.2.0.0/16, type: blackhole}]}}"
         => read [
             r#"warning ethernets.a.routes[0].from: "10.0.0.5" ignored, glowplug does not support it"#,
             r#"warning ethernets.a.routes[0].metric: invalid metric "-1", expected a number of 0 to 4294967295"#,
@@ -472,7 +475,7 @@ texts! {
         => read [
             r#"warning ethernets.a.routes[0]: unreachable route "::/0", expected an IPv6 address on its link"#
         ];
-    a_route_beside_an_invalid_address_is_not_held_against_it: v2 "ethernets: {a: {addresses: [x], routes: [{to: default, via: 10.0.0.1}]}}"
+    a_route_on_a_link_with_an_invalid_address_gives_no_further_diagnostic: v2 "ethernets: {a: {addresses: [x], routes: [{to: default, via: 10.0.0.1}]}}"
         => refused [
             r#"error ethernets.a.addresses[0]: invalid address "x", expected {ADDRESS}"#
         ];
@@ -501,13 +504,13 @@ texts! {
 // === Version 2: bonds, bridges and VLANs ===
 
 texts! {
-    a_name_that_is_none: v2 "bonds: {a%b: {interfaces: [a]}}\nbridges: {br/0: {dhcp4: true}}\nvlans: {v%5: {id: 5, link: a}}\nethernets: {a: {}}"
+    invalid_names_of_bonds_bridges_and_vlans: v2 "bonds: {a%b: {interfaces: [a]}}\nbridges: {br/0: {dhcp4: true}}\nvlans: {v%5: {id: 5, link: a}}\nethernets: {a: {}}"
         => refused [
             r#"error bonds."a%b": invalid interface name "a%b", expected {NAME}"#,
             r#"error bridges."br/0": invalid interface name "br/0", expected {NAME}"#,
             r#"warning vlans."v%5": invalid interface name "v%5", expected {NAME}"#
         ];
-    ports_without_an_entry: v2 "bonds: {b: {interfaces: [e1, e/2, e1]}}"
+    bond_members_without_an_entry_repeated_or_unknown: v2 "bonds: {b: {interfaces: [e1, e/2, e1]}}"
         => refused [
             r#"warning bonds.b.interfaces[0]: device without an entry "e1", expected {TAKEN}"#,
             r#"error bonds.b.interfaces[0]: port more than once "e1", expected a port of one bond or bridge, listed once"#,
@@ -531,7 +534,7 @@ texts! {
             r#"warning bonds.b.parameters.primary: unknown port "x", expected one of its ports"#,
             r#"warning bonds.b.parameters.speed: unknown bond option "5", expected an option of the kernel's bonding driver"#
         ];
-    a_mode_that_is_none: v2 "bonds: {b: {interfaces: [a], parameters: {mode: 7, lacp-rate: fast}}}\nethernets: {a: {}}"
+    an_invalid_bond_mode: v2 "bonds: {b: {interfaces: [a], parameters: {mode: 7, lacp-rate: fast}}}\nethernets: {a: {}}"
         => refused [r#"error bonds.b.parameters.mode: invalid mode "7", expected {MODE}"#];
     parameters_of_a_bridge: v2 "bridges: {b: {interfaces: [a], parameters: {stp: perhaps, forward-delay: 1, hello-time: 11, max-age: 5, priority: 65536, ageing-time: x, path-cost: {a: 0, c: 5}, port-priority: {a: 64}, speed: 5}}}\nethernets: {a: {}}"
         => read [
@@ -546,16 +549,16 @@ texts! {
             r#"warning bridges.b.parameters.speed: unknown bridge option "5", expected an option of netplan's bridges"#,
             r#"warning bridges.b.parameters.stp: invalid switch "perhaps", expected true or false"#
         ];
-    no_delay_on_a_bridge_that_speaks_the_protocol: v2 "bridges: {b: {interfaces: [a], parameters: {stp: true, forward-delay: 0}}}\nethernets: {a: {}}"
+    a_forward_delay_of_0_on_a_bridge_with_the_spanning_tree_protocol: v2 "bridges: {b: {interfaces: [a], parameters: {stp: true, forward-delay: 0}}}\nethernets: {a: {}}"
         => read [
             r#"warning bridges.b.parameters.forward-delay: invalid value "0", expected a number of 2 to 30"#
         ];
-    a_vlan_without_anything: v2 "vlans: {v: {}}"
+    a_vlan_without_members: v2 "vlans: {v: {}}"
         => refused [
             "error vlans.v.id: missing, expected 1 to 4094",
             "error vlans.v.link: missing, expected the name of a device"
         ];
-    a_vlan_of_nonsense: v2 "vlans: {v: {id: 4095, link: a/b}}"
+    a_vlan_with_an_invalid_id_and_an_invalid_link: v2 "vlans: {v: {id: 4095, link: a/b}}"
         => refused [
             r#"error vlans.v.id: invalid VLAN id "4095", expected 1 to 4094"#,
             r#"error vlans.v.link: unknown device "a/b", expected the name of a device"#
@@ -569,7 +572,7 @@ texts! {
             r#"error vlans.v: VLAN on itself "v", expected a link that is not on this VLAN"#,
             r#"error vlans.w: VLAN on itself "w", expected a link that is not on this VLAN"#
         ];
-    a_bridge_of_itself: v2 "bridges: {b: {interfaces: [v]}}\nvlans: {v: {id: 5, link: b}}"
+    a_bridge_with_a_vlan_on_itself_as_a_port: v2 "bridges: {b: {interfaces: [v]}}\nvlans: {v: {id: 5, link: b}}"
         => refused [
             r#"error bridges.b: bridge of itself "b", expected ports that are not on this bridge"#,
             r#"error vlans.v: VLAN on itself "v", expected a link that is not on this VLAN"#
@@ -580,11 +583,12 @@ texts! {
         ];
     a_bridge_in_a_bond: v2 "bonds: {b: {interfaces: [c]}}\nbridges: {c: {interfaces: []}}"
         => refused [r#"error bridges.c: port of a bond "c", expected a NIC"#];
-    a_port_of_two: v2 "bonds: {b: {interfaces: [a]}}\nbridges: {c: {interfaces: [a]}}\nethernets: {a: {}}"
+    a_port_of_a_bond_and_a_bridge:
+        v2 "bonds: {b: {interfaces: [a]}}\nbridges: {c: {interfaces: [a]}}\nethernets: {a: {}}"
         => refused [
             r#"error ethernets.a: port more than once "a", expected a port of one bond or bridge, listed once"#
         ];
-    two_vlans_of_one_id: v2 "vlans: {v: {id: 5, link: a}, w: {id: 5, link: a}}\nethernets: {a: {}}"
+    two_vlans_with_the_same_id_on_one_link: v2 "vlans: {v: {id: 5, link: a}, w: {id: 5, link: a}}\nethernets: {a: {}}"
         => refused [
             r#"error vlans.w: repeated VLAN id "w", expected an id that no other VLAN on this link has"#
         ];
@@ -593,7 +597,7 @@ texts! {
 // === Version 1: items ===
 
 texts! {
-    a_list_that_is_none: v1 "{}"
+    a_config_that_is_no_list: v1 "{}"
         => refused [r#"error config: invalid list "an object", expected an array"#];
     items_that_are_no_objects: v1 "[dhcp, null]"
         => refused [
@@ -605,7 +609,7 @@ texts! {
             r#"warning config[0].type: unknown type "ethernet", expected {TYPE}"#,
             "warning config[1].type: missing, expected {TYPE}"
         ];
-    names_that_are_missing: v1 "[{type: physical}, {type: bond, bond_interfaces: [a]}, {type: bridge}, {type: vlan, vlan_link: a, vlan_id: 5}]"
+    devices_without_a_name: v1 "[{type: physical}, {type: bond, bond_interfaces: [a]}, {type: bridge}, {type: vlan, vlan_link: a, vlan_id: 5}]"
         => refused [
             "error config[0].name: missing, expected {NAME}",
             r#"warning config[1].bond_interfaces[0]: device without an entry "a", expected {TAKEN}"#,
@@ -613,7 +617,7 @@ texts! {
             "error config[2].name: missing, expected {NAME}",
             "warning config[3].name: missing, expected {NAME}"
         ];
-    names_that_are_none: v1 "[{type: physical, name: a/b, mac_address: '52:54:00:00:00:01'}, {type: physical, name: a b}, {type: bond, name: b b, bond_interfaces: [a]}]"
+    devices_with_an_invalid_name: v1 "[{type: physical, name: a/b, mac_address: '52:54:00:00:00:01'}, {type: physical, name: a b}, {type: bond, name: b b, bond_interfaces: [a]}]"
         => refused [
             r#"warning config[0].name: invalid interface name "a/b", expected {NAME}"#,
             r#"error config[1].name: invalid interface name "a b", expected {NAME}"#,
@@ -625,11 +629,11 @@ texts! {
             r#"error config[0].mac_address: invalid MAC address "52:54", expected {MAC}"#,
             r#"error config[1].mac_address: invalid MAC address "x", expected {MAC}"#
         ];
-    a_name_twice: v1 "[{type: physical, name: a, subnets: [{type: dhcp}]}, {type: physical, name: a, subnets: [{type: dhcp6}]}]"
+    two_devices_with_the_same_name: v1 "[{type: physical, name: a, subnets: [{type: dhcp}]}, {type: physical, name: a, subnets: [{type: dhcp6}]}]"
         => refused [
             r#"error config[1]: repeated name "a", expected a name that no other device has"#
         ];
-    infiniband_is_known_by_its_name: v1 "[{type: infiniband, name: ib0, mac_address: 'a0:00:02:20:fe:80:00:00:00:00:00:00:ec:0d:9a:03:00:15:e2:c1', subnets: [{type: dhcp}]}]"
+    an_infiniband_device_is_identified_by_its_name: v1 "[{type: infiniband, name: ib0, mac_address: 'a0:00:02:20:fe:80:00:00:00:00:00:00:ec:0d:9a:03:00:15:e2:c1', subnets: [{type: dhcp}]}]"
         => read [
             r#"warning config[0].mac_address: "a0:00:02:20:fe:80:00:00:00:00:00:00:ec:0d:9a:03:00:15:e2:c1" ignored, an InfiniBand NIC is identified by its name"#
         ];
@@ -637,7 +641,7 @@ texts! {
         => refused [
             r#"error config[0].subnet: unknown member "an array", expected {NIC_V1}: {ALONE}"#
         ];
-    misspelt_members_beside_others_in_version_1: raw "version: 1\nsource: x\nconfig: [{type: physical, name: a, mac_adress: '52:54:00:00:00:01', subnets: [{type: static, address: 10.0.0.5/24, gatway: 10.0.0.1, routes: [{destination: 10.1.0.0/16, gateway: 10.0.0.2, weight: 5}]}]}, {type: nameserver, address: 8.8.8.8, domain: b}, {type: bond, name: b, bond_interfaces: [a], vlan_id: 5}]"
+    misspelt_members_next_to_correct_members_in_version_1: raw "version: 1\nsource: x\nconfig: [{type: physical, name: a, mac_adress: '52:54:00:00:00:01', subnets: [{type: static, address: 10.0.0.5/24, gatway: 10.0.0.1, routes: [{destination: 10.1.0.0/16, gateway: 10.0.0.2, weight: 5}]}]}, {type: nameserver, address: 8.8.8.8, domain: b}, {type: bond, name: b, bond_interfaces: [a], vlan_id: 5}]"
         => refused [
             r#"error config[0]: addresses on a port "a", expected them on config[2]"#,
             r#"warning config[0].mac_adress: unknown member "52:54:00:00:00:01", expected {NIC_V1}"#,
@@ -647,7 +651,7 @@ texts! {
             r#"error config[2].vlan_id: unknown member "5", expected accept-ra, bond_interfaces, mac_address, mtu, name, params, subnets or type: {ALONE}"#,
             r#"warning source: unknown member "x", expected config or version"#
         ];
-    a_vlan_without_anything_in_version_1: v1 "[{type: vlan, name: v}]"
+    a_vlan_without_members_in_version_1: v1 "[{type: vlan, name: v}]"
         => refused [
             "error config[0].vlan_id: missing, expected 1 to 4094",
             "error config[0].vlan_link: missing, expected the name of a device"
@@ -679,17 +683,17 @@ texts! {
 // === Version 1: subnets ===
 
 texts! {
-    subnets_that_are_none: v1 "[{type: physical, name: a, subnets: 5}, {type: physical, name: b, subnets: [dhcp]}]"
+    subnets_of_another_type: v1 "[{type: physical, name: a, subnets: 5}, {type: physical, name: b, subnets: [dhcp]}]"
         => refused [
             r#"error config[0].subnets: invalid list "5", expected an array"#,
             r#"error config[1].subnets[0]: invalid item "dhcp", expected an object"#
         ];
-    an_unknown_subnet_beside_an_address: v1 "[{type: physical, name: a, subnets: [{type: dhcpv4}, {type: dhcp}, {address: 10.0.0.5/24}]}]"
+    a_subnet_of_an_unknown_type_next_to_other_subnets: v1 "[{type: physical, name: a, subnets: [{type: dhcpv4}, {type: dhcp}, {address: 10.0.0.5/24}]}]"
         => read [
             r#"warning config[0].subnets[0].type: unknown subnet type "dhcpv4", expected {SUBNET}"#,
             "warning config[0].subnets[2].type: missing, expected {SUBNET}"
         ];
-    an_unknown_subnet_alone: v1 "[{type: physical, name: a, subnets: [{type: dhcpv4}]}]"
+    only_a_subnet_of_an_unknown_type: v1 "[{type: physical, name: a, subnets: [{type: dhcpv4}]}]"
         => refused [
             r#"error config[0].subnets[0].type: unknown subnet type "dhcpv4", expected {SUBNET}"#
         ];
@@ -712,7 +716,8 @@ texts! {
             "error config[0].subnets[0].routes[1].destination: missing, expected {DESTINATION}",
             r#"error config[0].subnets[0].routes[2]: invalid item "5", expected an object"#
         ];
-    mtus_that_contradict: v1 "[{type: physical, name: a, mtu: 1500, subnets: [{type: dhcp, mtu: 9000, metric: x}]}]"
+    two_different_mtus_of_one_device:
+        v1 "[{type: physical, name: a, mtu: 1500, subnets: [{type: dhcp, mtu: 9000, metric: x}]}]"
         => read [
             r#"warning config[0].subnets[0].metric: invalid metric "x", expected a number of 0 to 4294967295"#,
             r#"warning config[0].subnets[0].mtu: second MTU "9000", expected the NIC's other MTU, 1500"#
@@ -738,7 +743,7 @@ texts! {
         => read [
             r#"warning config[1]: unreachable route "::/0", expected a device with an address of its family"#
         ];
-    a_route_that_may_be_anywhere: v1 "[{type: physical, name: a, subnets: [{type: dhcp}]}, {type: physical, name: b, subnets: [{type: dhcp}]}, {type: route, destination: 10.0.0.0/8, gateway: 10.0.0.1}]"
+    a_route_of_the_machine_whose_gateway_is_in_no_subnet_of_a_device: v1 "[{type: physical, name: a, subnets: [{type: dhcp}]}, {type: physical, name: b, subnets: [{type: dhcp}]}, {type: route, destination: 10.0.0.0/8, gateway: 10.0.0.1}]"
         => refused [
             r#"error config[2]: route without a device "10.0.0.0/8", expected a gateway in the subnet of a device"#
         ];

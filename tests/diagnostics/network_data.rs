@@ -1,4 +1,4 @@
-//! Diagnostics of OpenStack's `network_data.json`.
+//! Checks the diagnostics about OpenStack's `network_data.json`.
 
 use serde_json::{Value, json};
 
@@ -16,7 +16,7 @@ const GUESS: &str = "expected a prefix length or a netmask:";
 const ANSWERS: &str =
     "a server or router that answers: without an answer NetworkManager removes the static addresses too";
 
-/// Adds members to an object; `null` removes a member.
+/// Sets members of an object, even if the value is `null`.
 fn with(mut object: Value, more: Value) -> Value {
     for (name, value) in more.as_object().unwrap() {
         object[name] = value.clone();
@@ -24,7 +24,7 @@ fn with(mut object: Value, more: Value) -> Value {
     object
 }
 
-/// A NIC with its own MAC address.
+/// Makes a NIC with its own MAC address.
 macro_rules! nic {
     ($id:literal $($more:tt)*) => {{
         let mac_address = format!("52:54:00:00:00:{:02x}", $id.as_bytes()[0]);
@@ -45,7 +45,7 @@ macro_rules! vlan {
     };
 }
 
-/// A network with one static address.
+/// Makes a network with one static address.
 macro_rules! v4 {
     ($link:tt $($more:tt)*) => {
         with(json!({"type": "ipv4", "ip_address": "10.0.0.5/24"}), json!({"link": $link $($more)*}))
@@ -64,7 +64,8 @@ macro_rules! dhcp {
     };
 }
 
-/// Creates a test for each document: links, networks, optional further members, result, diagnostics.
+/// Creates a test for each document. A line has the links, the networks, optional further members, the result, and the
+/// diagnostics.
 macro_rules! diagnoses {
     ($(
         $name:ident: [$($links:tt)*], [$($networks:tt)*] $({ $($more:tt)* })?
@@ -145,7 +146,7 @@ diagnoses! {
             r#"error links[0].bond_links: too many items "4097", expected at most 4096"#,
             "error links[0].bond_links: bond without a port, expected the ids of its links"
         ];
-    more_than_4096_words_in_a_text:
+    more_than_4096_words_in_a_string:
         [nic!("a")], [dhcp!("a", "dns_nameservers": "8.8.8.8 ".repeat(4097), "dns_search": "a,".repeat(4097))]
         => refused [
             r#"error networks[0].dns_nameservers: too many items "4097", expected at most 4096"#,
@@ -160,7 +161,7 @@ diagnoses! {
 // === Unused links ===
 
 diagnoses! {
-    an_unused_nic_may_be_anything:
+    an_unused_nic_with_invalid_members_gives_no_diagnostic:
         [
             nic!("a"),
             {
@@ -178,12 +179,12 @@ diagnoses! {
             r#"error links[1].id: NIC without a MAC address or a name "x y", expected {KNOWN_BY}"#,
             "warning links[1].type: missing, expected {LINK_TYPE}"
         ];
-    an_mtu_that_is_none_asks_for_nothing_else:
+    a_nic_with_only_an_invalid_mtu_is_unused:
         [nic!("a", "mtu": "huge", "name": "a b", "type": "x"), nic!("b")], [dhcp!("b")]
         => configured [r#"warning links[0].mtu: invalid MTU "huge", expected 68 to 65535 bytes"#];
     links_without_any_network_get_no_addresses: [nic!("a"), nic!("b", "name": "a b")], []
         => configured [r#"warning links[1].name: invalid interface name "a b", expected {NAME}"#];
-    an_unused_vlan_is_made_and_so_has_to_be_right: [vlan!("v", "a", 5)], []
+    a_vlan_without_a_network_is_created_and_must_be_valid: [vlan!("v", "a", 5)], []
         => refused [r#"error links[0].vlan_link: unknown link "a", expected {LINK}"#];
 }
 
@@ -195,31 +196,31 @@ diagnoses! {
             r#"error links[1].id: repeated id "a", expected an id that no other link has"#,
             r#"error links[3].id: repeated id "7", expected an id that no other link has"#
         ];
-    two_links_for_one_nic:
+    two_links_with_the_same_mac_address:
         [nic!("a"), nic!("b", "ethernet_mac_address": "52-54-00-00-00-61")], [v4!("a"), dhcp!("b")]
         => configured [
             r#"warning links[0]: static and dynamic addresses of one family "[52:54:00:00:00:61]", expected {ANSWERS}"#,
             r#"warning links[1]: same NIC as links[0] "b", expected one link for each NIC"#
         ];
-    two_links_of_one_name:
+    two_links_with_the_same_name:
         [{"id": "x y", "type": "phy", "name": "eno1"}, {"id": "eno1", "type": "phy"}], [v4!("x y"), v6!("eno1")]
         => configured [r#"warning links[1]: same NIC as links[0] "eno1", expected one link for each NIC"#];
-    two_mtus_for_one_nic:
+    two_mtus_of_one_nic:
         [nic!("a", "mtu": 9000), nic!("b", "ethernet_mac_address": "52:54:00:00:00:61", "mtu": 1500)], []
         => configured [
             r#"warning links[1]: same NIC as links[0] "b", expected one link for each NIC"#,
             r#"warning links[1].mtu: second MTU "1500", expected the NIC's other MTU, 9000"#
         ];
-    an_mtu_in_the_second_link_of_a_nic_is_the_nics:
+    an_mtu_in_the_second_link_of_a_nic_is_used:
         [nic!("a"), nic!("b", "ethernet_mac_address": "52:54:00:00:00:61", "mtu": 1500)], [dhcp!("a")]
         => configured [r#"warning links[1]: same NIC as links[0] "b", expected one link for each NIC"#];
     an_unknown_link_type_is_a_nic: [nic!("a", "type": "spaceship")], [dhcp!("a")]
         => configured [r#"warning links[0].type: unknown link type "spaceship", expected {LINK_TYPE}"#];
     a_missing_link_type_is_a_nic: [nic!("a", "type": null)], [dhcp!("a")]
         => configured ["warning links[0].type: missing, expected {LINK_TYPE}"];
-    a_link_type_that_is_no_text: [nic!("a", "type": {})], [dhcp!("a")]
+    a_link_type_that_is_no_string: [nic!("a", "type": {})], [dhcp!("a")]
         => configured [r#"warning links[0].type: unknown link type "an object", expected {LINK_TYPE}"#];
-    a_broken_mac_address:
+    an_invalid_mac_address:
         [
             nic!("a", "ethernet_mac_address": "52:54:00:00:00"), nic!("b", "ethernet_mac_address": 5),
             nic!("c", "ethernet_mac_address": "01:00:5e:00:00:01")
@@ -230,21 +231,21 @@ diagnoses! {
             r#"error links[1].ethernet_mac_address: invalid MAC address "5", expected {MAC}"#,
             r#"error links[2].ethernet_mac_address: invalid MAC address "01:00:5e:00:00:01", expected {MAC}"#
         ];
-    a_name_beside_a_mac_address_is_a_requested_name: [nic!("a", "name": "a b")], [dhcp!("a")]
+    an_invalid_name_is_a_warning_if_a_mac_address_identifies_the_nic: [nic!("a", "name": "a b")], [dhcp!("a")]
         => configured [r#"warning links[0].name: invalid interface name "a b", expected {NAME}"#];
-    a_name_that_vlans_hang_on_is_needed: [nic!("a", "name": "a b"), vlan!("v", "a", 5)], []
+    an_invalid_name_is_an_error_if_a_vlan_is_on_the_nic: [nic!("a", "name": "a b"), vlan!("v", "a", 5)], []
         => refused [r#"error links[0].name: invalid interface name "a b", expected {NAME}"#];
-    a_name_without_a_mac_address_is_needed:
+    an_invalid_name_is_an_error_if_the_nic_has_no_mac_address:
         [{"id": "eno1", "type": "phy", "name": "$(reboot)"}], [dhcp!("eno1")]
         => refused [r#"error links[0].name: invalid interface name "$(reboot)", expected {NAME}"#];
-    a_broken_mac_address_hides_no_broken_name:
+    an_invalid_mac_address_and_an_invalid_name_are_both_reported:
         [{"id": "a", "type": "x", "ethernet_mac_address": "y", "name": "z\n"}], [dhcp!("a")]
         => refused [
             r#"error links[0].ethernet_mac_address: invalid MAC address "y", expected {MAC}"#,
             r#"warning links[0].name: invalid interface name "z\n", expected {NAME}"#,
             r#"warning links[0].type: unknown link type "x", expected {LINK_TYPE}"#
         ];
-    an_id_that_is_no_name_needs_something_beside_it:
+    an_id_that_is_no_interface_name_does_not_identify_a_nic:
         [{"id": "tap 0", "type": "phy"}, {"type": "phy", "mtu": 9000}], [dhcp!("tap 0")]
         => refused [
             r#"error links[0].id: NIC without a MAC address or a name "tap 0", expected {KNOWN_BY}"#,
@@ -257,7 +258,7 @@ diagnoses! {
             r#"error links[0].name: invalid interface name "abcdefghijklmnop", expected {NAME}"#,
             r#"error links[1].name: invalid interface name "true (a boolean)", expected {NAME}"#
         ];
-    a_name_of_a_bond_and_of_a_nic:
+    a_bond_and_a_nic_with_the_same_name:
         [{"id": "b0", "type": "phy"}, nic!("a"), bond!("b", ["a"], "name": "b0")], [dhcp!("b0")]
         => refused [r#"error links[2].name: repeated name "b0", expected a name that no other link has"#];
     an_mtu_out_of_range:
@@ -272,7 +273,7 @@ diagnoses! {
     an_mtu_that_is_too_small_for_ipv6:
         [nic!("a", "mtu": 1279), nic!("b", "mtu": 1279), nic!("c", "mtu": 1280)], [v6!("a"), v4!("b"), v6!("c")]
         => configured [r#"warning links[0].mtu: MTU too small for IPv6 "1279", expected at least 1280 bytes"#];
-    a_name_of_the_kernels_cannot_be_given_to_a_nic:
+    a_name_that_the_kernel_assigns_cannot_be_set_on_a_nic:
         [nic!("a", "name": "eth0"), vlan!("v", "a", 5)], [dhcp!("v")]
         => configured [
             r#"warning links[0].name: name that cannot be set "eth0", expected a free name, not one like eth0 or ib0: kv0 is used instead"#
@@ -296,31 +297,32 @@ diagnoses! {
             r#"error links[2].vlan_id: invalid VLAN id "4095", expected 1 to 4094"#,
             r#"error links[3].vlan_id: invalid VLAN id "five", expected 1 to 4094"#
         ];
-    a_broken_mac_address_of_a_vlan: [nic!("a"), vlan!("v", "a", 5, "vlan_mac_address": "x")], []
+    an_invalid_mac_address_of_a_vlan: [nic!("a"), vlan!("v", "a", 5, "vlan_mac_address": "x")], []
         => refused [r#"error links[1].vlan_mac_address: invalid MAC address "x", expected {MAC}"#];
-    a_broken_name_of_a_vlan_is_a_requested_name: [nic!("a"), vlan!("v", "a", 5, "name": "a/b")], [dhcp!("v")]
+    an_invalid_name_of_a_vlan_is_a_warning: [nic!("a"), vlan!("v", "a", 5, "name": "a/b")], [dhcp!("v")]
         => configured [r#"warning links[1].name: invalid interface name "a/b", expected {NAME}"#];
-    a_name_of_a_vlan_without_its_id_cannot_be_given:
+    a_vlan_name_that_does_not_end_with_the_vlan_id_cannot_be_set:
         [nic!("a"), vlan!("v", "a", 5, "name": "storage")], [dhcp!("v")]
         => configured [
             r#"warning links[1].name: name that cannot be set "storage", expected a free name, one that ends with 5: kv0.5 is used instead"#
         ];
-    a_name_of_a_vlan_that_is_taken_cannot_be_given:
+    a_vlan_name_that_another_link_has_cannot_be_set:
         [{"id": "x5", "type": "phy"}, nic!("a"), vlan!("v", "a", 5, "name": "x5")], [dhcp!("v"), dhcp!("x5")]
         => configured [
             r#"warning links[2].name: name that cannot be set "x5", expected a free name, one that ends with 5: kv0.5 is used instead"#
         ];
-    vlans_on_each_other: [vlan!("u", "v", 5), vlan!("v", "u", 6), vlan!("w", "w", 7)], []
+    vlans_on_each_other_and_a_vlan_on_itself: [vlan!("u", "v", 5), vlan!("v", "u", 6), vlan!("w", "w", 7)], []
         => refused [
             r#"error links[0].vlan_link: VLAN on itself "v", expected a link that is not on this VLAN"#,
             r#"error links[1].vlan_link: VLAN on itself "u", expected a link that is not on this VLAN"#,
             r#"error links[2].vlan_link: VLAN on itself "w", expected a link that is not on this VLAN"#
         ];
-    two_vlans_of_one_id: [nic!("a"), vlan!("u", "a", 5), vlan!("v", "a", "5")], []
+    two_vlans_with_the_same_id_on_one_link: [nic!("a"), vlan!("u", "a", 5), vlan!("v", "a", "5")], []
         => refused [
             r#"error links[2].vlan_id: repeated VLAN id "5", expected an id that no other VLAN on this link has"#
         ];
-    one_id_on_two_links: [nic!("a"), nic!("b"), vlan!("u", "a", 5), vlan!("v", "b", 5)], [] => configured [];
+    vlans_with_the_same_id_on_two_links: [nic!("a"), nic!("b"), vlan!("u", "a", 5), vlan!("v", "b", 5)], []
+        => configured [];
 }
 
 // === Bonds ===
@@ -332,12 +334,12 @@ diagnoses! {
             "error links[1].bond_links: bond without a port, expected the ids of its links",
             r#"warning links[1].bond_links[0]: unknown link "x", expected {LINK}"#
         ];
-    a_port_that_is_not_there: [nic!("a"), bond!("b", ["a", "x", null])], []
+    a_bond_with_an_unknown_member: [nic!("a"), bond!("b", ["a", "x", null])], []
         => configured [
             r#"warning links[1].bond_links[1]: unknown link "x", expected {LINK}"#,
             r#"warning links[1].bond_links[2]: unknown link "null", expected {LINK}"#
         ];
-    a_broken_mac_address_of_a_bond_hides_nothing:
+    an_invalid_mac_address_of_a_bond_and_its_other_mistakes_are_all_reported:
         [nic!("a"), bond!("b", ["a"], "ethernet_mac_address": "x", "name": "a b", "bond_miimon": "often")], []
         => refused [
             r#"warning links[1].bond_miimon: invalid value "often", expected a number of 0 to 2147483647"#,
@@ -346,13 +348,13 @@ diagnoses! {
         ];
     a_missing_mode: [nic!("a"), bond!("b", ["a"], "bond_mode": null)], []
         => configured ["warning links[1].bond_mode: missing, expected {MODE}"];
-    an_unknown_mode_hides_no_other_option:
+    an_unknown_bond_mode_and_an_unknown_option_are_both_reported:
         [nic!("a"), bond!("b", ["a"], "bond_mode": "lacp", "bond_frobnicate": 1, "bond_lacp_rate": "fast")], []
         => refused [
             r#"warning links[1].bond_frobnicate: unknown bond option "1", expected an option of the kernel's bonding driver"#,
             r#"error links[1].bond_mode: invalid mode "lacp", expected {MODE}"#
         ];
-    options_that_are_not_known_or_have_other_values:
+    unknown_bond_options_and_invalid_values:
         [
             nic!("a"),
             bond!(
@@ -370,7 +372,7 @@ diagnoses! {
             r#"warning links[1].bond_primary: unknown port "x", expected one of its ports"#,
             r#"warning links[1].bond_use_carrier: invalid value "2", expected 0 or 1"#
         ];
-    options_of_another_mode:
+    bond_options_of_another_mode:
         [
             nic!("a"),
             bond!("b", ["a"], "bond_lacp_rate": "fast", "bond_packets_per_slave": 2, "bond_tlb_dynamic_lb": 1),
@@ -384,7 +386,7 @@ diagnoses! {
             r#"warning links[3].bond_arp_validate: useless bond option "all", expected the mode balance-rr, active-backup, balance-xor or broadcast"#,
             r#"warning links[3].bond_primary: useless bond option "c", expected the mode active-backup, balance-tlb or balance-alb"#
         ];
-    options_that_cannot_be_together:
+    bond_options_that_need_another_option_or_value:
         [
             nic!("a"),
             bond!(
@@ -400,41 +402,41 @@ diagnoses! {
             r#"warning links[1].bond_peer_notif_delay: useless bond option "50", expected a multiple of miimon"#,
             r#"warning links[1].bond_updelay: useless bond option "200", expected also a miimon above 0"#
         ];
-    a_target_without_an_interval: [nic!("a"), bond!("b", ["a"], "bond_arp_ip_target": "10.0.0.1")], []
+    an_arp_target_without_an_arp_interval: [nic!("a"), bond!("b", ["a"], "bond_arp_ip_target": "10.0.0.1")], []
         => configured [
             r#"warning links[1].bond_arp_ip_target: useless bond option "10.0.0.1", expected also an arp_interval"#
         ];
-    several_targets:
+    several_arp_targets:
         [nic!("a"), bond!("b", ["a"], "bond_arp_interval": 100, "bond_arp_ip_target": "10.0.0.1,10.0.0.2")], []
         => configured [
             r#"warning links[1]: "10.0.0.2" ignored, kernel arguments can express only one ARP target"#
         ];
-    a_bond_of_a_bond_and_a_vlan:
+    a_bond_with_a_bond_and_a_vlan_as_members:
         [nic!("a"), bond!("b", ["a"]), vlan!("v", "a", 5), bond!("c", ["b", "v"])], []
         => refused [
             r#"error links[1].type: port of a bond "bond", expected a NIC"#,
             r#"error links[2].type: port of a bond "vlan", expected a NIC"#
         ];
-    a_port_of_two_bonds: [nic!("a"), nic!("c"), bond!("b", ["a"]), bond!("d", ["a", "c", "c"])], []
+    a_nic_that_is_a_member_of_two_bonds: [nic!("a"), nic!("c"), bond!("b", ["a"]), bond!("d", ["a", "c", "c"])], []
         => refused [
             r#"error links[0].id: port more than once "a", expected a port of one bond or bridge, listed once"#,
             r#"error links[1].id: port more than once "c", expected a port of one bond or bridge, listed once"#
         ];
-    an_mtu_of_a_port:
+    an_mtu_of_a_bond_member:
         [nic!("a", "mtu": 9000), nic!("c", "mtu": 1500), bond!("b", ["a", "c"], "mtu": 9000)], []
         => configured [
             r#"warning links[1].mtu: "1500" ignored, a bond member gets the MTU of its bond, links[2]"#
         ];
-    a_network_on_a_port: [nic!("a"), bond!("b", ["a"])], [dhcp!("a"), v4!("a")]
+    a_static_network_on_a_bond_member: [nic!("a"), bond!("b", ["a"])], [dhcp!("a"), v4!("a")]
         => refused [
             r#"error networks[0].link: network on a bond's port "a", expected the link of its bond, links[1]"#,
             r#"error networks[1].link: network on a bond's port "a", expected the link of its bond, links[1]"#
         ];
-    a_dynamic_network_on_a_port: [nic!("a"), bond!("b", ["a"])], [dhcp!("a"), dhcp!("b")]
+    a_dynamic_network_on_a_bond_member: [nic!("a"), bond!("b", ["a"])], [dhcp!("a"), dhcp!("b")]
         => configured [
             r#"warning networks[0].link: network on a bond's port "a", expected the link of its bond, links[1]"#
         ];
-    a_nic_called_like_the_next_bond_leaves_it_the_next_number:
+    a_bond_gets_the_next_number_if_a_nic_has_the_name_bond0:
         [{"id": "bond0", "type": "phy"}, nic!("a"), bond!("b", ["a"])], [dhcp!("bond0"), v4!("b")]
         => configured [];
 }
@@ -452,22 +454,22 @@ diagnoses! {
             r#"warning networks[1].link: unknown link "x", expected {LINK}"#,
             "warning networks[2].link: missing, expected {LINK}"
         ];
-    a_dynamic_network_on_an_unknown_link_alone: [nic!("a")], [dhcp!("x")]
+    only_a_dynamic_network_on_an_unknown_link: [nic!("a")], [dhcp!("x")]
         => refused [r#"error networks[0].link: unknown link "x", expected {LINK}"#];
-    a_network_without_its_link_is_looked_at_all_the_same:
+    mistakes_in_a_network_on_an_unknown_link_are_reported:
         [nic!("a")], [dhcp!("a"), dhcp!("x", "gateway": "y", "dns_nameservers": ["z", "8.8.8.8"])]
         => refused [
             r#"warning networks[1].dns_nameservers[0]: invalid nameserver "z", expected an IP address"#,
             r#"error networks[1].gateway: invalid gateway "y", expected the IPv4 address of a router"#,
             r#"warning networks[1].link: unknown link "x", expected {LINK}"#
         ];
-    an_unknown_network_type_on_a_link_that_works:
+    an_unknown_network_type_on_a_link_with_another_network:
         [nic!("a")], [{"type": "ipv5", "link": "a"}, {"link": "a"}, dhcp!("a")]
         => configured [
             r#"warning networks[0].type: unknown network type "ipv5", expected {TYPE}"#,
             "warning networks[1].type: missing, expected {TYPE}"
         ];
-    an_unknown_network_type_alone:
+    only_a_network_of_an_unknown_type:
         [nic!("a")], [{"type": "ipv5", "link": "a", "routes": [{"network": "10.0.0.0/8"}]}]
         => refused [r#"error networks[0].type: unknown network type "ipv5", expected {TYPE}"#];
     an_unknown_network_type_on_an_unknown_link: [nic!("a")], [dhcp!("a"), {"type": "ipv5", "link": "x"}]
@@ -481,7 +483,7 @@ diagnoses! {
             "error networks[0].ip_address: missing, expected {V4}",
             "error networks[1].ip_address: missing, expected an IP address of a machine"
         ];
-    an_address_that_is_none:
+    an_invalid_address:
         [nic!("a")],
         [
             v4!("a", "ip_address": "10.0.0.300"), v4!("a", "ip_address": "10.0.0.5/33"), v4!("a", "ip_address": ""),
@@ -506,7 +508,7 @@ diagnoses! {
             r#"error networks[1].ip_address: invalid address "10.0.0.5", expected {V6}"#,
             r#"error networks[2].ip_address: invalid address "eth0", expected an IP address of a machine"#
         ];
-    a_mask_that_is_none:
+    an_invalid_netmask:
         [nic!("a")],
         [
             v4!("a", "ip_address": "10.0.0.5", "netmask": "255.0.255.0"), v4!("a", "netmask": 33),
@@ -520,10 +522,10 @@ diagnoses! {
             r#"error networks[3].netmask: invalid netmask "255.255.255.0", expected {MASK}"#,
             r#"error networks[4].netmask: invalid netmask "0.0.0.0", expected {MASK}"#
         ];
-    a_broken_address_makes_no_route_unreachable:
+    an_invalid_address_gives_no_diagnostic_about_its_gateway:
         [nic!("a")], [v4!("a", "ip_address": "x", "gateway": "10.0.0.1")]
         => refused [r#"error networks[0].ip_address: invalid address "x", expected {V4}"#];
-    a_gateway_that_is_none:
+    an_invalid_gateway:
         [nic!("a")],
         [
             v4!("a", "gateway": "router"), v4!("a", "gateway": "fe80::1"), v6!("a", "gateway": "10.0.0.1"),
@@ -548,7 +550,7 @@ diagnoses! {
 diagnoses! {
     a_route_without_a_network: [nic!("a")], [v4!("a", "routes": [{"gateway": "10.0.0.1"}])]
         => refused ["error networks[0].routes[0].network: missing, expected {DESTINATION}"];
-    a_route_to_nowhere:
+    a_route_with_an_invalid_destination:
         [nic!("a")],
         [v4!("a", "routes": [{"network": "lan", "netmask": "255.0.255.0", "gateway": "x", "metric": "y"}])]
         => refused [
@@ -556,7 +558,7 @@ diagnoses! {
             r#"warning networks[0].routes[0].metric: invalid metric "y", expected a number of 0 to 4294967295"#,
             r#"error networks[0].routes[0].network: invalid network "lan", expected {DESTINATION}"#
         ];
-    a_route_with_a_broken_mask_gateway_and_metric:
+    a_route_with_an_invalid_netmask_gateway_and_metric:
         [nic!("a")],
         [
             v4!(
@@ -587,16 +589,16 @@ diagnoses! {
             r#"error networks[0].routes[0].gateway: invalid gateway "fe80::1", expected the IPv4 address of a router"#,
             r#"error networks[0].routes[1].gateway: invalid gateway "10.0.0.1", expected the IPv6 address of a router"#
         ];
-    a_route_in_a_network_of_the_other_family_is_its_links:
+    a_route_in_a_network_of_the_other_family_belongs_to_the_link:
         [nic!("a")],
         [v4!("a", "routes": [{"network": "2001:db8::/32", "gateway": "fe80::1"}]), v6!("b", "link": "a", "routes": [])]
         => configured [];
-    a_route_that_nothing_on_its_link_serves:
+    a_route_without_an_address_of_its_family_on_its_link:
         [nic!("a")], [dhcp!("a", "routes": [{"network": "default", "gateway": "fe80::1"}])]
         => configured [
             r#"warning networks[0].routes[0]: unreachable route "::/0", expected an IPv6 address on its link"#
         ];
-    a_metric:
+    a_route_with_a_metric:
         [nic!("a")], [v4!("a", "routes": [{"network": "10.1.0.0/16", "gateway": "10.0.0.1", "metric": 100}])]
         => configured [
             r#"warning networks[0].routes[0].metric: "100" ignored, kernel arguments cannot express it"#
@@ -621,7 +623,7 @@ diagnoses! {
 // === Services ===
 
 diagnoses! {
-    a_nameserver_that_is_no_address:
+    a_name_server_that_is_no_address:
         [nic!("a")],
         [
             dhcp!(
@@ -643,7 +645,7 @@ diagnoses! {
             r#"warning services[0].type: unknown service "ntp", expected dns"#,
             "warning services[1].type: missing, expected dns"
         ];
-    a_search_domain:
+    valid_and_invalid_search_domains:
         [nic!("a")],
         [dhcp!("a", "dns_search": ["example.org", "a b"])]
         { "services": [{"type": "dns", "search": "Example.org -x"}] }
@@ -655,7 +657,7 @@ diagnoses! {
     name_servers_without_a_network:
         [], [] { "services": [{"type": "dns", "address": "8.8.8.8"}, {"type": "dns", "address": "8.8.8.8"}] }
         => unconfigured [r#"warning services[0].address: "8.8.8.8" ignored, {NO_ADDRESS}"#];
-    name_servers_beside_an_mtu_alone:
+    name_servers_of_a_machine_with_only_an_mtu:
         [nic!("a", "mtu": 9000)], [] { "services": [{"type": "dns", "address": "8.8.8.8"}] }
         => configured [r#"warning services[0].address: "8.8.8.8" ignored, {NO_ADDRESS}"#];
 }
@@ -675,7 +677,7 @@ diagnoses! {
         => refused [
             r#"error networks[0].ip_address: address without a prefix length "10.20.3.7", {GUESS} with /24 the gateway 10.20.0.1 is out of reach"#
         ];
-    a_gateway_in_the_subnet_of_another_address_of_the_link_proves_nothing:
+    an_assumed_prefix_length_is_accepted_if_another_address_of_the_link_reaches_the_gateway:
         [nic!("a")], [v4!("a", "ip_address": "10.20.3.7", "gateway": "10.9.0.1"), v4!("a", "ip_address": "10.9.0.5/16")]
         => configured [
             r#"warning networks[0].ip_address: address without a prefix length "10.20.3.7", {GUESS} /24 is taken"#
@@ -685,7 +687,7 @@ diagnoses! {
         => configured [
             r#"warning networks[0].routes[0].network: route without a prefix length "10.1.0.9", {GUESS} /32 is taken"#
         ];
-    misspelt_members_are_named:
+    misspelt_members_are_reported_with_the_right_names:
         [nic!("a", "vif_idx": 1, "nmae": "x", "comment": "x")],
         [v4!("a", "ip_address": "10.0.0.5/24", "netmsk": "255.255.255.0", "gatway": "10.0.0.1", "route": [], "x": 1)]
         { "service": [] }
@@ -711,7 +713,7 @@ diagnoses! {
         => configured [
             r#"warning links[1]: second name of a network "eth0", expected one name for one interface: links[0] has this network too, and an initramfs that needs the network waits for the name that no interface has"#
         ];
-    two_gateways_under_two_names:
+    one_network_under_two_names_with_different_gateways:
         [{"id": "enp1s0", "type": "phy"}, {"id": "eth0", "type": "phy"}],
         [v4!("enp1s0", "gateway": "10.0.0.1"), v4!("eth0", "gateway": "10.0.0.2")]
         => configured [r#"warning networks[1].gateway: "10.0.0.2" ignored, {ONE_DEFAULT}"#];
@@ -733,7 +735,7 @@ diagnoses! {
             r#"error networks[1].routes[0].network: invalid network "z", expected {DESTINATION}"#,
             r#"warning services[0].address: invalid nameserver "w", expected an IP address"#
         ];
-    the_tenth_comes_after_the_second:
+    diagnostics_are_sorted_by_the_number_of_the_item_and_not_as_strings:
         [nic!("a")],
         [
             dhcp!("a"), dhcp!("x"), dhcp!("a"), dhcp!("a"), dhcp!("a"), dhcp!("a"), dhcp!("a"), dhcp!("a"), dhcp!("a"),
@@ -743,7 +745,7 @@ diagnoses! {
             r#"warning networks[1].link: unknown link "x", expected {LINK}"#,
             r#"warning networks[10].link: unknown link "y", expected {LINK}"#
         ];
-    a_hostile_text_stays_on_its_line:
+    a_hostile_string_stays_on_its_line:
         [
             nic!("a", "id": "a\nip=1.2.3.4 rd.break $(id) \u{1b}[2J", "mtu": "\u{202e}\u{0}"), nic!("b"),
             bond!("c", ["b"], "bond_x y\n": 1)
@@ -759,7 +761,7 @@ diagnoses! {
             r#"warning links[2]."bond_x y\n": unknown bond option "1", expected an option of the kernel's bonding driver"#,
             r#"warning networks[0].routes[0].metric: "1" ignored, kernel arguments cannot express it"#
         ];
-    an_id_that_is_hostile_is_no_name:
+    a_hostile_id_is_no_interface_name:
         [{"id": "a\nip=1.2.3.4 rd.break $(id)", "type": "phy"}], [dhcp!("a\nip=1.2.3.4 rd.break $(id)"), v4!("\"")]
         => refused [
             r#"error links[0].id: NIC without a MAC address or a name "a\nip=1.2.3.4 rd.break $(id)", expected {KNOWN_BY}"#,
@@ -770,7 +772,7 @@ diagnoses! {
 // === Documents that cloud-init accepts give no diagnostic ===
 
 diagnoses! {
-    the_shape_of_nova:
+    a_document_of_nova:
         [
             {
                 "id": "tap1a81968a-79", "vif_id": "1a81968a", "type": "ovs", "mtu": null,
@@ -780,7 +782,7 @@ diagnoses! {
         [{"id": "network0", "type": "ipv4_dhcp", "link": "tap1a81968a-79", "network_id": "da5bb487"}]
         { "services": [] }
         => configured [];
-    every_word_for_a_nic:
+    every_link_type_of_a_nic:
         [
             nic!("a"), nic!("b", "type": "bridge"), nic!("c", "type": "dvs"), nic!("d", "type": "hw_veb"),
             nic!("e", "type": "hyperv"), nic!("f", "type": "ovs"), nic!("g", "type": "tap"),
@@ -788,7 +790,7 @@ diagnoses! {
         ],
         [dhcp!("a"), dhcp!("b"), dhcp!("c"), dhcp!("d"), dhcp!("e"), dhcp!("f"), dhcp!("g"), dhcp!("h"), dhcp!("i")]
         => configured [];
-    every_spelling_of_a_mask:
+    every_spelling_of_a_netmask:
         [nic!("a")],
         [
             v4!("a", "ip_address": "10.0.0.5/24"), v4!("a", "ip_address": "10.0.0.5/24", "netmask": "255.255.0.0"),
@@ -841,7 +843,7 @@ diagnoses! {
             )
         ]
         => configured [];
-    every_place_of_a_nameserver:
+    every_path_of_a_name_server:
         [nic!("a")],
         [
             dhcp!(
@@ -860,7 +862,7 @@ diagnoses! {
     links_in_any_order:
         [vlan!("w", "v", 6), vlan!("v", "b", 5), bond!("b", ["a", "c"]), nic!("c"), nic!("a")], [dhcp!("w")]
         => configured [];
-    every_spelling_of_an_option:
+    every_spelling_of_a_bond_option:
         [
             nic!("a"),
             bond!(

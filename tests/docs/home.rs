@@ -1,10 +1,10 @@
-//! Checks the address of the project's repository. Cargo.toml defines it; other files repeat it.
+//! Checks that all files have the repository address of the project that Cargo.toml defines.
 
 use std::fs;
 
 use super::repository;
 
-/// Files that repeat the address, each with the text before it.
+/// Files that repeat the address of the repository, each with the text before the address.
 const PLACES: [(&str, &str); 5] = [
     ("Cargo.toml", "homepage = \""),
     ("controller/Cargo.toml", "repository = \""),
@@ -13,14 +13,14 @@ const PLACES: [(&str, &str); 5] = [
     ("packaging/debian/control", "Homepage: "),
 ];
 
-/// The alerts. Each names the page about it, below the address of the repository.
+/// The file of the alerts. Each alert has the address of its page, which begins with the address of the repository.
 const ALERTS: &str = "controller/config/prometheus/alerts.yaml";
 
 fn read(path: &str) -> String {
     fs::read_to_string(repository().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// The address in Cargo.toml.
+/// Returns the address of the repository in Cargo.toml.
 fn home() -> String {
     let manifest = read("Cargo.toml");
     let home = manifest.lines().find_map(|line| line.strip_prefix("repository = \"")).unwrap();

@@ -1,10 +1,10 @@
-//! The table of rules in CONTRIBUTING.md names files that have the rules.
+//! Checks that the files in the table of rules in CONTRIBUTING.md have the rules.
 
 use std::fs;
 
 use super::repository;
 
-/// The rows of a table: the words of each cell, without the heading.
+/// Returns the rows of a table without its heading: the words of each cell.
 fn rows<'t>(text: &'t str, heading: &str) -> Vec<Vec<&'t str>> {
     let after = text.split_once(heading).unwrap().1;
     let table = after.lines().skip_while(|line| !line.starts_with('|')).take_while(|line| line.starts_with('|'));

@@ -8,8 +8,8 @@ use crate::cloud_init::CLOUD_INIT_VERSION;
 use crate::support::shell::run_tool;
 use crate::support::versions::{tested, upstream};
 
-/// The table has the versions of this release of Debian, whose packages `tests/setup` installs. The boots also use a newer
-/// release: its versions follow a `;`, and `tests/boot/newer.rs` checks them.
+/// The release of Debian whose versions are in the table. `tests/setup` installs packages of this release. The boots
+/// also use a newer release: its versions follow a `;`, and `tests/boot/newer.rs` checks these versions.
 const DEBIAN: &str = "12";
 
 /// Programs of the table, each with its Debian package.
@@ -20,7 +20,7 @@ const PACKAGES: [(&str, &str); 4] = [
     ("Ignition", "ignition"),
 ];
 
-/// Programs that the controller's tests replace by a stand-in, each with the file of the stand-in and the names there.
+/// Programs that stand-ins replace in the controller's tests, each with the file of its stand-in and the names there.
 const STAND_INS: [(&str, &str, &[&str]); 6] = [
     ("KubeVirt", "hosted/definitions.rs", &["\"kubevirt.io\", \"v1\""]),
     (
@@ -38,7 +38,7 @@ fn read(path: &str) -> String {
     fs::read_to_string(repository().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// The string between two other strings.
+/// Returns the string between two other strings.
 fn between<'t>(text: &'t str, start: &str, end: &str) -> &'t str {
     let (_, rest) = text.split_once(start).unwrap_or_else(|| panic!("no {start:?}"));
     rest.split_once(end).unwrap_or_else(|| panic!("no {end:?} after {start:?}")).0

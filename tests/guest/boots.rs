@@ -1,4 +1,4 @@
-//! Runs of `network-kargs`: input of a boot, and the files that it writes.
+//! Runs `network-kargs` with the input of a boot, and checks the files that the command writes.
 
 use std::fs;
 use std::process::Command;
@@ -13,7 +13,7 @@ fn hypershift() -> Vec<u8> {
     fs::read(HYPERSHIFT).unwrap()
 }
 
-/// Returns outcome and reason in the report of a run.
+/// Returns the outcome and the reason in the report of a run.
 fn recorded(machine: &FakeMachine) -> (String, String) {
     let plan: serde_json::Value = serde_json::from_str(&machine.read("run/glowplug/plan.json").unwrap()).unwrap();
     let text = |name: &str| plan[name].as_str().unwrap().to_owned();
@@ -37,7 +37,8 @@ fn a_kubevirt_machine_gets_the_network_of_its_drive() {
     );
 }
 
-/// Runs with a drive that has these files, and returns the exit status, the outcome and the diagnostics of the report.
+/// Runs `network-kargs` with a drive that has these files. Returns the exit status, and the outcome and diagnostics in
+/// the report.
 fn run_with(files: &[(&str, &str)], arguments: &[&str]) -> (Option<i32>, String, serde_json::Value) {
     let drive = files.iter().fold(FakeMachine::new(), |drive, (path, content)| drive.with(path, content));
     let (machine, path) = (FakeMachine::kubevirt(), drive.path(""));
@@ -82,7 +83,7 @@ fn a_network_at_another_path_has_no_effect_if_the_drive_has_a_network_document()
     assert_eq!(run_with(&files, &[]), (Some(0), "configured".to_owned(), serde_json::json!([])));
 }
 
-/// UUID of a machine to which the drive does not belong.
+/// UUID of a machine other than that of the drive.
 const OTHER: &str = "11111111-2222-3333-4444-555555555555";
 
 #[test]
@@ -97,7 +98,7 @@ fn the_drive_of_another_machine_is_refused() {
     assert_eq!(recorded(&machine), ("refused".to_owned(), reason));
 }
 
-/// KubeVirt writes two random UUIDs for such a machine, one on the drive and one into the firmware.
+/// Such a machine has one random UUID on the drive and another one in the firmware.
 #[test]
 fn the_drive_of_a_virtual_machine_instance_without_firmware_is_used() {
     let machine = FakeMachine::kubevirt()
@@ -157,7 +158,7 @@ fn labelled(label: &str) -> Vec<u8> {
 }
 
 #[test]
-fn a_run_leaves_only_the_fragment_and_the_report() {
+fn a_run_creates_only_the_fragment_and_the_report() {
     let machine = FakeMachine::kubevirt().with_disk("sr0", hypershift());
     let before = machine.files();
     assert_eq!(machine.network_kargs(&[]).code, Some(0));
@@ -175,7 +176,7 @@ fn a_run_leaves_only_the_fragment_and_the_report() {
 }
 
 #[test]
-fn two_runs_write_the_same() {
+fn a_second_run_writes_the_same_files() {
     let machine = FakeMachine::kubevirt().with_disk("vdb", hypershift());
     machine.network_kargs(&[]);
     let first = machine.fragment();
@@ -184,7 +185,7 @@ fn two_runs_write_the_same() {
 }
 
 #[test]
-fn a_network_from_the_boot_loader_takes_precedence() {
+fn a_network_on_the_kernel_command_line_takes_precedence_over_the_document() {
     let machine = FakeMachine::kubevirt()
         .with("proc/cmdline", "root=/dev/vda ip=10.9.9.9::10.9.9.1:24::eth0:none quiet\n")
         .with_disk("vdb", hypershift());
@@ -212,7 +213,7 @@ fn arguments_that_configure_no_nic_do_not_stop_the_program() {
 }
 
 #[test]
-fn another_platform_is_not_configured() {
+fn a_machine_of_another_platform_gets_no_network_configuration() {
     let machine =
         FakeMachine::kubevirt().with("proc/cmdline", "ignition.platform.id=openstack\n").with_disk("vdb", hypershift());
     let Run { code, stderr, .. } = machine.network_kargs(&["--default-value", "ip=auto"]);
@@ -244,7 +245,7 @@ fn an_unknown_machine_without_a_drive_is_not_configured_and_does_not_wait() {
 }
 
 #[test]
-fn without_a_drive_the_default_applies() {
+fn a_run_without_a_drive_writes_the_default_arguments() {
     let machine = FakeMachine::kubevirt();
     let Run { code, .. } = machine.network_kargs(&["--wait", "0", "--default-value", "ip=dhcp,dhcp6 rd.neednet=1"]);
     assert_eq!(code, Some(0));
@@ -255,7 +256,7 @@ fn without_a_drive_the_default_applies() {
 const STATIC: &str = r#"{"links":[{"id":"a","type":"phy","ethernet_mac_address":"52:54:00:12:34:56"}],
     "networks":[{"link":"a","type":"ipv4","ip_address":"10.0.0.5/24"}]}"#;
 
-/// Runs the program with the variable of the distribution, on a machine without a drive.
+/// Runs the program on a machine without a drive, with a value of `GLOWPLUG_NETWORK_KARGS_DEFAULT`.
 fn with_variable(
     machine: &FakeMachine,
     value: Option<&str>,
@@ -274,7 +275,7 @@ fn with_variable(
 const NO_DRIVE: &str = "no config drive appeared within 0 s";
 
 #[test]
-fn the_distributions_variable_is_the_default_unless_the_option_is_given() {
+fn the_option_default_value_takes_precedence_over_the_variable_of_the_distribution() {
     let cases: [(Option<&str>, &[&str], Option<&str>); 4] = [
         (None, &[], None),
         (Some(""), &["--require-default"], None),
@@ -288,7 +289,7 @@ fn the_distributions_variable_is_the_default_unless_the_option_is_given() {
 }
 
 #[test]
-fn a_missing_required_default_fails_only_if_it_is_needed() {
+fn with_require_default_a_missing_default_fails_only_a_run_that_needs_the_default() {
     let missing = "GLOWPLUG_NETWORK_KARGS_DEFAULT is not set, expected kernel arguments, or nothing for none";
     let illegal = "GLOWPLUG_NETWORK_KARGS_DEFAULT: invalid value \"ip=$(id)\", \
                    expected kernel arguments of letters, digits, blanks and . _ : [ ] , / = + -";
@@ -309,21 +310,21 @@ fn a_missing_required_default_fails_only_if_it_is_needed() {
 }
 
 #[test]
-fn commands_for_metadata_ignore_the_wait_of_the_boot_loader() {
+fn commands_for_metadata_ignore_glowplug_wait_on_the_kernel_command_line() {
     let machine = FakeMachine::kubevirt().with("proc/cmdline", "glowplug.wait=3600");
     let output = machine.path("attributes");
     assert_eq!(machine.run(&["attributes", "--wait=0", "--output", output.to_str().unwrap()]).code, Some(0));
 }
 
 #[test]
-fn the_boot_loader_sets_how_long_to_wait() {
+fn glowplug_wait_on_the_kernel_command_line_takes_precedence_over_the_option_wait() {
     let machine = FakeMachine::kubevirt().with("proc/cmdline", "glowplug.wait=0");
     assert_eq!(machine.network_kargs(&["--wait", "3600", "--default-value", "ip=auto"]).code, Some(0));
     assert_eq!(machine.fragment().as_deref(), Some("ip=auto\n"));
 }
 
 #[test]
-fn documents_that_configure_nothing_give_the_default() {
+fn documents_that_configure_nothing_give_the_default_arguments() {
     for document in ["{}", "", "null", " \n", "# nothing here\n", "{\"links\": [], \"networks\": [], \"services\": []}"]
     {
         let (machine, drive) = (FakeMachine::kubevirt(), drive(document));
@@ -335,7 +336,7 @@ fn documents_that_configure_nothing_give_the_default() {
 }
 
 #[test]
-fn a_drive_without_network_data_gives_the_default() {
+fn a_drive_without_network_data_gives_the_default_arguments() {
     let machine = FakeMachine::kubevirt();
     let drive = FakeMachine::new().with("openstack/latest/meta_data.json", "{}");
     let path = drive.path("");
@@ -366,7 +367,7 @@ fn a_broken_document_is_refused_and_the_fragment_of_an_earlier_run_is_removed() 
 }
 
 #[test]
-fn a_broken_document_boots_with_the_default_on_request() {
+fn a_broken_document_gives_the_default_arguments_with_on_error_default() {
     for (line, flag) in [("", "default"), ("glowplug.on-error=default", "fail")] {
         let machine = FakeMachine::kubevirt().with("proc/cmdline", line);
         let drive = drive(BROKEN);
@@ -462,7 +463,7 @@ fn profiles_of_network_manager_are_private_and_arguments_set_the_names_of_nics()
     for name in names {
         assert_eq!(machine.mode(&format!("{PROFILES}/{name}")), 0o600);
     }
-    // The absent NIC has a profile, because NetworkManager does not wait for a NIC without addresses.
+    // The absent NIC also has a profile, because NetworkManager does not wait for a NIC without addresses.
     let plan: serde_json::Value = serde_json::from_str(&machine.read("run/glowplug/plan.json").unwrap()).unwrap();
     assert_eq!(plan["diagnostics"], serde_json::json!([]));
 }
@@ -500,7 +501,7 @@ fn files_of_one_renderer_are_removed_when_another_renderer_runs() {
 }
 
 #[test]
-fn a_file_of_an_earlier_run_for_any_nic_is_removed_too() {
+fn a_networkd_file_of_an_earlier_run_for_a_pattern_is_removed() {
     let machine = FakeMachine::kubevirt();
     let pattern = drive("version: 2\nethernets: {all: {match: {driver: virtio_net}, dhcp4: true}}\n");
     let path = pattern.path("");
@@ -514,7 +515,7 @@ fn a_file_of_an_earlier_run_for_any_nic_is_removed_too() {
 }
 
 #[test]
-fn the_default_of_a_machine_with_networkd_is_arguments() {
+fn the_default_of_a_machine_with_networkd_is_written_as_kernel_arguments() {
     let machine = FakeMachine::kubevirt();
     let arguments = ["--wait", "0", "--renderer", "systemd-networkd", "--default-value", "ip=any"];
     assert_eq!(machine.network_kargs(&arguments).code, Some(0));
@@ -534,7 +535,7 @@ fn a_document_with_only_unused_nics_gives_the_default_arguments_with_networkd_to
 }
 
 #[test]
-fn a_document_of_nics_without_addresses_is_never_the_default() {
+fn a_document_that_keeps_nics_without_addresses_never_gives_the_default_arguments() {
     let openstack = r#"{"links":[{"id":"a","type":"phy","ethernet_mac_address":"52:54:00:12:34:56"}],"networks":[]}"#;
     let version_1 = r#"{"version":1,"config":[{"type":"physical","mac_address":"52:54:00:12:34:56","subnets":[{"type":"manual"}]}]}"#;
     let version_2 = r#"{"version":2,"ethernets":{"a":{"match":{"macaddress":"52:54:00:12:34:56"},"dhcp4":false,
@@ -555,14 +556,14 @@ fn a_document_of_nics_without_addresses_is_never_the_default() {
         assert_eq!(configured_by("network-manager"), outcome(Some(line), &[], "configured"), "{document}");
         let file = "50-glowplug-0000-52-54-00-12-34-56.network";
         assert_eq!(configured_by("systemd-networkd"), outcome(None, &[file], "configured"), "{document}");
-        // network-legacy has no argument for "no address", and any other argument would start DHCP.
+        // network-legacy has no argument that keeps a NIC without addresses. Any other argument would start DHCP.
         assert_eq!(configured_by("network-legacy"), outcome(None, &[], "nothing-to-do"), "{document}");
     }
 }
 
-/// A profile for a name that no NIC has would delay the boot by 60 seconds.
+/// NetworkManager would wait 60 seconds for the NIC of a profile if no NIC has the name.
 #[test]
-fn a_nic_without_addresses_and_without_a_mac_address_needs_a_name_that_exists() {
+fn a_nic_without_addresses_and_mac_address_is_left_out_if_no_nic_has_its_name() {
     let document = "version: 2\nethernets: {enp1s0: {addresses: [10.0.0.5/24]}, enp2s0: {dhcp4: false}, \
                     enp3s0: {match: {macaddress: '52:54:00:12:34:58'}, dhcp4: false}}\n";
     let drive = drive(document);
@@ -585,7 +586,7 @@ fn a_nic_without_addresses_and_without_a_mac_address_needs_a_name_that_exists() 
     }]);
     let others = format!("{addresses} {third}");
     assert_eq!(line(&FakeMachine::kubevirt(), &[]), (Some(0), Some(others), warning));
-    // systemd-networkd does not wait for the file of a NIC that is absent.
+    // systemd-networkd does not wait for an absent NIC.
     let (code, _, diagnostics) = line(&FakeMachine::kubevirt(), &["--renderer", "systemd-networkd"]);
     assert_eq!((code, diagnostics), (Some(0), serde_json::json!([])));
 }
@@ -603,7 +604,7 @@ fn a_machine_that_is_its_own_name_server_is_configured() {
 }
 
 #[test]
-fn a_machine_with_network_legacy_has_one_address_on_a_nic_and_reports_what_is_lost() {
+fn with_network_legacy_a_nic_gets_one_address_and_warnings_name_the_lost_settings() {
     let machine = FakeMachine::kubevirt().with_disk("vdb", hypershift());
     let Run { code, stderr, .. } = machine.network_kargs(&["--renderer", "network-legacy"]);
     assert_eq!(code, Some(0));
@@ -621,7 +622,7 @@ fn a_machine_with_network_legacy_has_one_address_on_a_nic_and_reports_what_is_lo
 }
 
 #[test]
-fn arguments_that_leave_no_room_for_other_arguments_are_rejected() {
+fn arguments_that_exceed_the_limit_together_with_existing_arguments_are_rejected() {
     let machine = FakeMachine::kubevirt()
         .with("proc/cmdline", "quiet\n")
         .with("etc/cmdline.d/10-image.conf", vec![b'x'; 98_230])
@@ -635,7 +636,7 @@ fn arguments_that_leave_no_room_for_other_arguments_are_rejected() {
 }
 
 #[test]
-fn a_fragment_that_cannot_be_written_fails_the_run_and_is_recorded() {
+fn a_run_that_cannot_write_the_fragment_fails_and_reports_the_reason() {
     // `/etc` is a file, so the directory cannot be created.
     let machine = FakeMachine::kubevirt().with("etc", "").with_disk("vdb", hypershift());
     let Run { code, stderr, .. } = machine.network_kargs(&[]);
@@ -704,7 +705,7 @@ fn check_of_a_refused_boot_ends_with_1() {
 }
 
 #[test]
-fn check_of_a_refused_boot_ends_with_1_however_long_the_record_is() {
+fn check_of_a_refused_boot_with_a_long_record_ends_with_1() {
     let vlan = |id: u32| {
         let (parent, tag) = (id / 4000, id % 4000 + 1);
         let mac_address = format!("52:54:00:00:{:02x}:{:02x}", id / 256, id % 256);

@@ -1,8 +1,8 @@
-//! Faults: failed system calls, killed programs, and full file systems. Under `strace`, the program runs once for each
-//! of its system calls, with a fault at this call.
+//! Runs the program with faults: failed system calls, killed programs, and full file systems. Under `strace`, the
+//! program runs once for each of its system calls, with a fault at this call.
 //!
-//! After every fault the network of the drive is complete, or the run failed and left no network. A partial or guessed
-//! network never appears. A killed run leaves no report, and the next run is not affected.
+//! After every fault the network of the drive is complete, or the run has failed and left no network. A partial or
+//! guessed network never appears. A killed run leaves no report, and the next run is not affected.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -14,10 +14,10 @@ use super::machine::{FakeMachine, Run, drive};
 const FRAGMENT: &str = "etc/cmdline.d/50-glowplug-network-kargs.conf";
 const PLAN: &str = "run/glowplug/plan.json";
 
-/// Fragment of an earlier run.
+/// The fragment that an earlier run wrote.
 const OLD: &str = "ip=10.9.9.9::10.9.9.1:24::[52:54:00:99:99:99]:none\n";
 
-/// A bond with a VLAN, which needs several files for systemd-networkd.
+/// A document with a VLAN on a bond, which needs several files for systemd-networkd.
 const BOND: &str = r#"{"links":[
     {"id":"a","type":"phy","ethernet_mac_address":"52:54:00:00:00:01"},
     {"id":"b","type":"phy","ethernet_mac_address":"52:54:00:00:00:02"},
@@ -43,7 +43,7 @@ struct Case {
 type Left = BTreeMap<String, String>;
 
 impl Case {
-    /// A drive on a disk, NetworkManager, and the files of an earlier run.
+    /// Returns a case with a drive on a disk, NetworkManager, and the files of an earlier run.
     fn disk() -> Self {
         let machine = || {
             let image = fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/images/hypershift.iso")).unwrap();
@@ -52,7 +52,7 @@ impl Case {
         Self { machine, arguments: Vec::new() }
     }
 
-    /// A drive in a directory, systemd-networkd, and the files of an earlier run.
+    /// Returns a case with a drive in a directory, systemd-networkd, and the files of an earlier run.
     fn files(drive: &FakeMachine) -> Self {
         let arguments = ["--renderer", "systemd-networkd", "--neednet", "--config-drive"].map(str::to_owned);
         let path = drive.path("").to_str().unwrap().to_owned();
@@ -72,7 +72,7 @@ impl Case {
         Run::of(command.args(&self.arguments))
     }
 
-    /// Returns every system call, from the first call that reads from the machine.
+    /// Returns the system calls of a run without a fault, from the first call that reads from the machine.
     fn calls(&self) -> Vec<Call> {
         let machine = (self.machine)();
         let Run { code, stderr, .. } = self.run(&machine, &[]);
@@ -86,7 +86,8 @@ impl Case {
         }
         let start = calls.iter().position(|call| call.text.contains("/proc/cmdline")).unwrap();
         calls.drain(..start);
-        // Skip the exit, memory calls, which do not fail here, and `close`, which takes effect even with an error.
+        // Skip the exit, calls for memory, and `close`. Calls for memory do not fail here; `close` takes effect even if
+        // it fails.
         calls.retain(|call| {
             !["exit_group", "close", "brk", "mmap", "munmap", "mremap", "sigaltstack"].contains(&&*call.name)
         });
@@ -121,7 +122,7 @@ fn with_an_earlier_run(machine: FakeMachine) -> FakeMachine {
     names.into_iter().fold(machine, |machine, name| machine.with(&format!("run/systemd/network/{name}"), "old"))
 }
 
-/// Returns the network files. Files with a name that no program reads are not included.
+/// Returns the network files of a machine, without files whose name no program reads.
 fn left(machine: &FakeMachine) -> Left {
     left_in(&machine.path(""))
 }
@@ -152,15 +153,15 @@ fn outcome(machine: &FakeMachine) -> Option<String> {
     Some(plan["outcome"].as_str().unwrap().to_owned())
 }
 
-/// Returns every path, except the log of `strace`.
+/// Returns the paths of all files of a machine, except the log of `strace`.
 fn paths(machine: &FakeMachine) -> Vec<String> {
     let files = machine.files();
     let paths = files.keys().map(|path| path.strip_prefix(machine.path("")).unwrap().to_str().unwrap().to_owned());
     paths.filter(|path| path != "strace").collect()
 }
 
-/// Kills the program at every call. Checks that the network is the old or the new one, and that the report lists only
-/// files that exist. Returns the calls after which no arguments exist.
+/// Runs the program once for each system call, and kills it at this call. Checks that the network is the old or the new
+/// network, and that the report lists only files that exist. Returns the calls after which no arguments exist.
 fn end_at_every_call(case: &Case) -> Vec<Call> {
     let new = case.whole();
     let old = left(&(case.machine)());
@@ -190,30 +191,31 @@ fn end_at_every_call(case: &Case) -> Vec<Call> {
         assert_eq!(case.run_alone(&machine).code, Some(0), "{call:?}");
         assert_eq!((left(&machine), paths(&machine)), (new.clone(), clean.clone()), "{call:?}");
     }
-    // All four combinations occur.
+    // Each of the four states has occurred.
     assert_eq!(seen.len(), 4, "{seen:?}");
     bare
 }
 
 #[test]
-fn a_run_that_is_killed_at_any_call_leaves_the_old_arguments_or_the_new_ones() {
+fn a_run_that_is_killed_at_any_call_leaves_the_old_or_the_new_arguments() {
     assert_eq!(end_at_every_call(&Case::disk()).len(), 0);
 }
 
 #[test]
 fn a_run_that_is_killed_at_any_call_leaves_no_mixture_of_two_networks() {
-    // The old arguments are removed together with the old files.
+    // There are calls after which no arguments exist: the old arguments are removed together with the old files.
     assert_ne!(end_at_every_call(&Case::files(&drive(BOND))).len(), 0);
 }
 
-/// Lets every call fail. Checks that the run writes the complete network, or fails and leaves no network.
+/// Runs the program once for each system call, which fails. Checks that the run writes the complete network, or fails
+/// and leaves no network.
 fn fail_at_every_call(case: &Case) {
     let new = case.whole();
     for call in case.calls() {
         let (machine, run) = case.run_with(&call, "error=EIO", false);
         let ended = (run.code, left(&machine), outcome(&machine));
         let configured = (Some(0), new.clone(), Some("configured".to_owned()));
-        // The report is informational: the run succeeds without it.
+        // The report is informational: a run that cannot write the report succeeds.
         let unrecorded = (Some(0), new.clone(), None);
         let refused = (Some(1), Left::new(), Some("refused".to_owned()));
         assert!([configured, unrecorded, refused].contains(&ended), "{call:?}: {ended:?}\n{}", run.stderr);
@@ -221,12 +223,12 @@ fn fail_at_every_call(case: &Case) {
 }
 
 #[test]
-fn a_failing_call_leaves_the_whole_network_or_none() {
+fn a_failing_system_call_leaves_the_complete_network_or_no_network() {
     fail_at_every_call(&Case::disk());
 }
 
 #[test]
-fn a_failing_call_leaves_all_files_or_none() {
+fn a_failing_system_call_leaves_all_files_or_no_file() {
     fail_at_every_call(&Case::files(&drive(BOND)));
 }
 
@@ -274,7 +276,7 @@ fn a_drive_that_vanishes_while_it_is_read_is_refused() {
     let default = Left::from([(FRAGMENT.to_owned(), "ip=dhcp\n".to_owned())]);
     for fault in ["error=ENXIO", "error=ENODEV", "retval=0"] {
         let ended = fail_from_each_read_on(fault);
-        // A drive that fails before its label is read counts as absent.
+        // A drive that fails before its label is read counts as an absent drive.
         assert_eq!(ended[0], (Some(0), default.clone(), "default".to_owned(), no_drive.clone()), "{fault}");
         for (code, left, outcome, reason) in &ended[1..] {
             assert_eq!((*code, left, outcome.as_str()), (Some(1), &Left::new(), "refused"), "{fault}: {reason}");
@@ -282,11 +284,11 @@ fn a_drive_that_vanishes_while_it_is_read_is_refused() {
     }
 }
 
-/// Runs the program in its own mount namespace. Returns exit status, messages and network files, without the path of
-/// the namespace's root.
+/// Runs the program in its own mount namespace, after the commands `mounts`. Returns the exit status, the messages and
+/// the network files. The paths of these files do not contain the root of the namespace.
 fn run_where(machine: &FakeMachine, mounts: &str, arguments: &[&str]) -> (Option<i32>, String, Left) {
     let script = format!("set -e; cd \"$1\"; {mounts}; shift; set +e; \"$@\"; code=$?; cp -a . /tmp/left; exit $code");
-    // The mounts end with the namespace, so the files are copied before.
+    // The mounts end with the namespace, so the script copies the files before its end.
     let copy = tempfile::tempdir().unwrap();
     let script = script.replace("/tmp/left", copy.path().to_str().unwrap());
     let mut command = Command::new("unshare");
@@ -296,8 +298,8 @@ fn run_where(machine: &FakeMachine, mounts: &str, arguments: &[&str]) -> (Option
     (code, stderr, left_in(copy.path()))
 }
 
-/// Full file systems: what is missing, how they are mounted, and the error of the system. A new directory needs an
-/// inode, too.
+/// Full file systems: what is missing, the commands that mount the file system, and the error of a write. A new
+/// directory needs an inode, too.
 const FULL: [(&str, &str, &str); 2] = [
     (
         "no page",
@@ -313,7 +315,7 @@ const FULL: [(&str, &str, &str); 2] = [
 ];
 
 #[test]
-fn without_room_for_the_arguments_the_run_fails_and_leaves_none() {
+fn a_run_without_room_for_the_arguments_fails_and_leaves_no_arguments() {
     let case = Case::disk();
     for (what, mounts, error) in FULL {
         let machine = (case.machine)();
@@ -324,7 +326,7 @@ fn without_room_for_the_arguments_the_run_fails_and_leaves_none() {
 }
 
 #[test]
-fn without_room_for_all_files_the_run_fails_and_leaves_no_file() {
+fn a_run_without_room_for_all_files_fails_and_leaves_no_file() {
     let drive = drive(BOND);
     let case = Case::files(&drive);
     let arguments: Vec<&str> = case.arguments.iter().map(String::as_str).collect();
@@ -364,7 +366,7 @@ fn on_a_read_only_file_system_the_run_fails_and_the_old_arguments_stay() {
     assert_eq!(last, [format!("<3>failed error=\"{error}\""), removing]);
 }
 
-/// Builds the C library `strange.c`, which is preloaded into the program.
+/// Compiles `strange.c` as a library for the program, and returns the variable that preloads the library.
 fn strange(machine: &FakeMachine) -> String {
     let library = machine.path("strange.so");
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/guest/strange.c");
@@ -375,12 +377,12 @@ fn strange(machine: &FakeMachine) -> String {
 }
 
 #[test]
-fn short_and_interrupted_reads_and_writes_change_nothing() {
+fn short_and_interrupted_reads_and_writes_do_not_change_the_result() {
     let case = Case::disk();
     let machine = (case.machine)();
     let run = case.run(&machine, &["-E", &strange(&machine), "-e", "trace=pread64"]);
     assert_eq!((run.code, left(&machine), outcome(&machine)), (Some(0), case.whole(), Some("configured".to_owned())));
-    // A window of 16 KiB is read in pieces of 7 bytes.
+    // The program reads a window of 16 KiB in pieces of 7 bytes.
     let log = machine.read("strace").unwrap();
     assert!(log.lines().filter(|line| line.ends_with(" = 7")).count() > 7 * 16 * 1024 / 7, "{}", log.lines().count());
 }

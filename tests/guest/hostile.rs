@@ -1,12 +1,12 @@
-//! Hostile input is refused within one second of CPU time and 64 MiB of memory, and no part of the input is copied to
-//! the output.
+//! Gives hostile input to the program. The program must refuse the input within one second of CPU time and 64 MiB of
+//! memory, and copy no part of the input to the output.
 
 use std::os::unix::fs::symlink;
 use std::process::Command;
 
 use super::machine::{FakeMachine, Run, drive, run};
 
-/// Runs the program on a drive, with limits that kill the program when it exceeds them.
+/// Runs the program on a drive, and kills the program if it exceeds the limits.
 fn bounded(drive: &FakeMachine) -> Run {
     bounded_with(drive, &[])
 }
@@ -18,14 +18,14 @@ fn bounded_with(drive: &FakeMachine, more: &[&str]) -> Run {
     Run::of(command.args(["--as=67108864", "--cpu=1", env!("CARGO_BIN_EXE_glowplug")]).args(arguments).args(more))
 }
 
-/// Returns the first log line for a refused document.
+/// Returns the first log line about a refused document.
 fn refusal(document: impl AsRef<[u8]>) -> String {
     let Run { code, stdout, stderr } = bounded(&drive(document));
     assert_eq!((code, stdout.as_str()), (Some(1), ""), "{stderr}");
     stderr.lines().next().unwrap_or_default().to_owned()
 }
 
-/// Returns the first log line for a refused drive, without the directory, which differs between runs.
+/// Returns the log lines about a refused drive. DRIVE replaces the directory, which differs between runs.
 fn refused_drive(drive: &FakeMachine) -> String {
     let Run { code, stdout, stderr } = bounded(drive);
     assert_eq!((code, stdout.as_str()), (Some(1), ""), "{stderr}");
@@ -37,7 +37,7 @@ fn diagnostic(text: &str) -> String {
 }
 
 #[test]
-fn a_file_of_16_mib() {
+fn a_network_document_of_16_mib_is_refused() {
     assert_eq!(
         refused_drive(&drive(vec![b' '; 16 * 1024 * 1024])),
         "<3>refused to configure the network reason=\"reading config drive DRIVE: openstack/latest/network_data.json: \
@@ -54,14 +54,14 @@ fn an_unreadable_network_document_does_not_affect_the_hostname() {
 }
 
 #[test]
-fn nesting_300_deep() {
+fn a_document_with_300_levels_is_refused() {
     let document = format!("{}{}", r#"{"links":["#.repeat(300), "]}".repeat(300));
     let expected = r#"document: nested too deep "more than 64", expected at most 64 levels"#;
     assert_eq!(refusal(document), diagnostic(expected));
 }
 
 #[test]
-fn an_array_of_as_many_elements_as_a_mebibyte_holds() {
+fn an_array_that_fills_a_mebibyte_with_short_elements_is_refused() {
     for element in ["{}", "0", "[]"] {
         let elements = 1_000_000 / (element.len() + 1);
         let document = format!(r#"{{"links":[{}{element}]}}"#, format!("{element},").repeat(elements));
@@ -71,13 +71,13 @@ fn an_array_of_as_many_elements_as_a_mebibyte_holds() {
 }
 
 #[test]
-fn more_links_than_any_machine_has() {
+fn a_document_with_4097_links_is_refused() {
     let document = format!(r#"{{"links":[{}{{}}]}}"#, "{},".repeat(4096));
     assert_eq!(refusal(document), diagnostic(r#"links: too many items "4097", expected at most 4096"#));
 }
 
 #[test]
-fn more_arguments_than_dracut_takes() {
+fn a_document_that_needs_more_arguments_than_dracut_accepts_is_refused() {
     let network = r#"{"link":"eno1","type":"static6","ip_address":"2001:db8::%/64"}"#;
     let networks: Vec<String> = (1..=1000).map(|n| network.replace('%', &n.to_string())).collect();
     let document = format!(r#"{{"links":[{{"id":"eno1","type":"phy"}}],"networks":[{}]}}"#, networks.join(","));
@@ -85,7 +85,7 @@ fn more_arguments_than_dracut_takes() {
 }
 
 #[test]
-fn as_many_vlans_as_a_document_may_have_links() {
+fn a_document_with_2048_nics_and_2048_vlans_is_refused() {
     let nics: Vec<String> =
         (0..2048).map(|n| format!(r#""a{n}x":{{"dhcp4-overrides":{{"use-dns":false}}}}"#)).collect();
     let vlans: Vec<String> = (0..2048).map(|n| format!(r#""v{n}x":{{"id":7,"link":"a{n}x","dhcp4":true}}"#)).collect();
@@ -94,13 +94,13 @@ fn as_many_vlans_as_a_document_may_have_links() {
 }
 
 #[test]
-fn a_nul_byte() {
+fn a_document_with_a_nul_byte_is_refused() {
     let expected = r#"line 1 column 3: not readable as JSON "trailing characters", expected JSON, since the document begins with a brace or a bracket"#;
     assert_eq!(refusal(b"{}\0{}"), diagnostic(expected));
 }
 
 #[test]
-fn invalid_utf_8() {
+fn a_document_with_invalid_utf_8_is_refused() {
     let expected = r#"line 1 column 14: not readable as JSON "invalid unicode code point", expected JSON, since the document begins with a brace or a bracket"#;
     assert_eq!(refusal(b"{\"services\":\"\xff\xfe\"}"), diagnostic(expected));
 }
@@ -122,7 +122,7 @@ const NAMES: [&str; 12] = [
 ];
 
 #[test]
-fn a_hostile_name_of_a_nic_that_needs_one() {
+fn a_hostile_name_is_refused_if_only_the_name_identifies_the_nic() {
     for name in NAMES {
         for field in ["id", "name"] {
             let name = serde_json::Value::from(name);
@@ -160,7 +160,7 @@ fn hostile_strings_in_other_members_have_no_effect() {
 }
 
 #[test]
-fn a_link_that_leaves_the_drive() {
+fn a_symbolic_link_out_of_the_drive_is_refused() {
     let drive = FakeMachine::new().with("openstack/latest/meta_data.json", "{}");
     let secret = FakeMachine::new().with("secret", "{}");
     symlink(secret.path("secret"), drive.path("openstack/latest/network_data.json")).unwrap();
@@ -172,7 +172,7 @@ fn a_link_that_leaves_the_drive() {
 }
 
 #[test]
-fn a_name_server_for_every_value_that_there_may_be() {
+fn a_network_with_60000_name_servers_is_refused() {
     let servers: Vec<String> =
         (0..60_000).map(|n| format!("\"10.{}.{}.{}\"", n >> 16, n >> 8 & 255, n & 255)).collect();
     let document = format!(
@@ -205,7 +205,7 @@ fn check_prints_a_bridge_with_the_largest_number_of_ports() {
 
 const RENDERERS: [&str; 3] = ["network-manager", "systemd-networkd", "network-legacy"];
 
-/// Returns exit status and log lines for each of the three network programs.
+/// Returns the exit status and the log lines with each of the three network programs.
 fn rendered(document: impl AsRef<[u8]>) -> [(Option<i32>, Vec<String>); 3] {
     let drive = drive(document);
     RENDERERS.map(|renderer| {
@@ -226,12 +226,13 @@ fn accepted() -> (Option<i32>, Vec<String>) {
     (Some(0), Vec::new())
 }
 
-/// Repeats an element of a list or an object.
+/// Makes `count` elements of a list or an object.
 fn listed(count: usize, one: impl Fn(usize) -> String) -> String {
     (0..count).map(one).collect::<Vec<_>>().join(",")
 }
 
-/// Checks that both renderers of files refuse this document: all files together would need too much memory.
+/// Checks that both renderers that write files refuse a document, because the files together would need too much
+/// memory.
 fn is_refused_for_its_files(document: &str) {
     let drive = drive(document);
     for (renderer, what) in
@@ -245,7 +246,7 @@ fn is_refused_for_its_files(document: &str) {
 }
 
 #[test]
-fn name_servers_that_the_file_of_each_nic_would_repeat() {
+fn files_for_1024_nics_that_would_each_repeat_4096_name_servers_are_refused() {
     let links = listed(1024, |n| format!(r#"{{"id":"e{n}x","type":"phy"}}"#));
     let networks = listed(1024, |n| format!(r#"{{"link":"e{n}x","type":"ipv4_dhcp"}}"#));
     let services = listed(4096, |n| format!(r#"{{"type":"dns","address":"10.1.{}.{}"}}"#, n / 256, n % 256));
@@ -253,14 +254,14 @@ fn name_servers_that_the_file_of_each_nic_would_repeat() {
 }
 
 #[test]
-fn as_many_nics_as_a_document_may_have() {
+fn a_document_with_4096_nics_is_rendered_or_refused_within_the_limits() {
     let nics = listed(4096, |n| format!(r#""e{n}":{{"dhcp4":true}}"#));
     let document = format!(r#"{{"version":2,"ethernets":{{{nics}}}}}"#);
     assert_eq!(rendered(document), [too_long(56_233), accepted(), too_long(56_233)]);
 }
 
 #[test]
-fn a_bridge_of_nearly_all_nics_with_a_cost_for_each() {
+fn a_bridge_with_4090_ports_and_their_costs_is_rendered_within_the_limits() {
     let (nics, ports) = (listed(4090, |n| format!(r#""e{n}":{{}}"#)), listed(4090, |n| format!(r#""e{n}""#)));
     let costs = listed(4090, |n| format!(r#""e{n}":5"#));
     let document = format!(
@@ -273,7 +274,7 @@ fn a_bridge_of_nearly_all_nics_with_a_cost_for_each() {
 }
 
 #[test]
-fn vlans_on_vlans_and_several_vlans_on_one_parent() {
+fn a_chain_of_2000_vlans_with_2000_vlans_on_top_is_rendered_or_refused_within_the_limits() {
     let deep = listed(2000, |n| {
         let parent = n.checked_sub(1).map_or_else(|| "e0".to_owned(), |parent| format!("v{parent}"));
         format!(r#""v{n}":{{"id":{},"link":"{parent}"}}"#, n + 1)
@@ -285,7 +286,7 @@ fn vlans_on_vlans_and_several_vlans_on_one_parent() {
 }
 
 #[test]
-fn thirty_thousand_unknown_members() {
+fn a_device_with_30000_unknown_members_gives_256_warnings_and_a_count() {
     let members = listed(30_000, |n| format!(r#""x{n}":{n}"#));
     let document = format!(r#"{{"version":2,"ethernets":{{"e0":{{"dhcp4":true,{members}}}}}}}"#);
     for (code, lines) in rendered(document) {
@@ -295,7 +296,7 @@ fn thirty_thousand_unknown_members() {
 }
 
 #[test]
-fn one_member_twenty_thousand_times() {
+fn a_member_that_is_repeated_20000_times_is_read_within_the_limits() {
     let document =
         format!(r#"{{"version":2,"ethernets":{{"e0":{{{}}}}}}}"#, listed(20_000, |_| r#""dhcp4":true"#.to_owned()));
     let Run { code, stdout, stderr } = bounded(&drive(document));
@@ -305,7 +306,7 @@ fn one_member_twenty_thousand_times() {
 const TOO_MANY_VALUES: &str = r#"document: too many values "more than 65536", expected at most 65536"#;
 
 #[test]
-fn aliases_of_aliases() {
+fn nested_yaml_aliases_are_refused() {
     let mut document = "a: &a [x, x, x, x, x, x, x, x, x]\n".to_owned();
     for (before, name) in ('a'..='h').zip('b'..='i') {
         document.push_str(&format!("{name}: &{name} [{}]\n", listed(9, |_| format!("*{before}"))));
@@ -314,14 +315,14 @@ fn aliases_of_aliases() {
 }
 
 #[test]
-fn two_thousand_merges_of_two_thousand_members() {
+fn a_document_with_2000_merges_of_2000_members_is_refused() {
     let mut document = format!("base: &base {{{}}}\nversion: 2\nethernets:\n", listed(2000, |n| format!("k{n}: 1")));
     (0..2000).for_each(|n| document.push_str(&format!("  e{n}: {{<<: *base, dhcp4: true}}\n")));
     assert_eq!(refusal(document), diagnostic(TOO_MANY_VALUES));
 }
 
 #[test]
-fn a_hundred_thousand_interfaces() {
+fn a_document_with_100000_interfaces_is_refused() {
     let links = listed(100_000, |_| "{}".to_owned());
     assert_eq!(refusal(format!(r#"{{"version":1,"config":[{links}]}}"#)), diagnostic(TOO_MANY_VALUES));
     assert_eq!(refusal(format!(r#"{{"links":[{links}]}}"#)), diagnostic(TOO_MANY_VALUES));

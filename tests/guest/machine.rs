@@ -1,4 +1,4 @@
-//! A machine in a directory.
+//! A fake machine: a directory that the program uses as the root directory.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,12 +21,12 @@ pub(crate) struct Run {
 }
 
 impl FakeMachine {
-    /// A machine without any information about its platform.
+    /// Creates a machine without any information about its platform.
     pub(crate) fn new() -> Self {
         Self { root: tempfile::tempdir().unwrap() }
     }
 
-    /// A KubeVirt machine.
+    /// Creates a KubeVirt machine.
     pub(crate) fn kubevirt() -> Self {
         Self::new().with("sys/class/dmi/id/sys_vendor", "KubeVirt\n")
     }
@@ -48,7 +48,7 @@ impl FakeMachine {
         self.root.path().join(path)
     }
 
-    /// Runs the program with this machine as its root.
+    /// Runs the program with the directory of this machine as `--root`.
     pub(crate) fn run(&self, arguments: &[&str]) -> Run {
         let root = self.root.path().to_str().unwrap();
         run(&[arguments, &["--root", root]].concat())

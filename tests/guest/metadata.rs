@@ -1,4 +1,4 @@
-//! Metadata that the program prints and writes.
+//! Runs the commands that print and write metadata.
 
 use std::fs;
 use std::process::Command;
@@ -37,7 +37,7 @@ fn answer(code: i32, stdout: &str) -> (Option<i32>, String, String) {
 }
 
 #[test]
-fn without_a_key_all_attributes_are_printed_as_a_table() {
+fn metadata_without_a_key_prints_all_attributes_as_a_table() {
     let table = "\
 hostname       worker-0
 instance_id    worker-0.clusters
@@ -52,7 +52,7 @@ uuid           5d307ca9-b3ef-428c-8861-06e72d69f223
 }
 
 #[test]
-fn with_keys_only_the_values_are_printed_one_a_line() {
+fn metadata_with_keys_prints_only_the_values_one_a_line() {
     let drive = typical();
     assert_eq!(printed(with_drive(&drive, &["metadata", "instance-type"])), answer(0, "u1 large\n"));
     let several = ["metadata", "ipv4", "GLOWPLUG_KUBEVIRT_HOSTNAME"];
@@ -60,7 +60,7 @@ fn with_keys_only_the_values_are_printed_one_a_line() {
 }
 
 #[test]
-fn a_known_key_that_the_machine_does_not_have_ends_quietly_with_1() {
+fn a_key_without_a_value_prints_nothing_and_ends_with_1() {
     let drive = typical();
     assert_eq!(printed(with_drive(&drive, &["metadata", "ipv6"])), answer(1, ""));
     assert_eq!(printed(with_drive(&drive, &["metadata", "ipv6", "ipv4"])), answer(1, "\n10.0.0.5\n"));
@@ -74,7 +74,7 @@ fn an_unknown_key_is_refused_even_if_standard_error_is_full() {
 }
 
 #[test]
-fn an_unknown_key_is_refused_with_the_known_ones() {
+fn the_error_about_an_unknown_key_lists_the_known_keys() {
     let Run { code, stdout, stderr } = with_drive(&typical(), &["metadata", "colour"]);
     assert_eq!((code, stdout.as_str()), (Some(2), ""));
     assert_eq!(
@@ -95,7 +95,7 @@ fn metadata_is_printed_as_json_on_request() {
 #[test]
 fn attributes_are_read_from_the_file_of_the_unit_without_a_search_for_a_drive() {
     let file = "GLOWPLUG_KUBEVIRT_HOSTNAME=\"a \\\"b\\\"\"\nGLOWPLUG_KUBEVIRT_IPV4=10.0.0.9\n";
-    // The disk is not readable, so success shows that the file was used.
+    // The disks are not readable, so the run succeeds only because it reads the file.
     let machine = FakeMachine::kubevirt().with("run/metadata/glowplug", file).with("sys/class/block", "");
     assert_eq!(printed(machine.run(&["metadata", "hostname"])), answer(0, "a \"b\"\n"));
     assert_eq!(printed(machine.run(&["metadata", "uuid"])), answer(1, ""));
@@ -160,7 +160,7 @@ GLOWPLUG_KUBEVIRT_UUID=5d307ca9-b3ef-428c-8861-06e72d69f223
 }
 
 #[test]
-fn attributes_can_have_afterburns_names() {
+fn attributes_can_have_the_names_of_afterburn() {
     let (drive, out) = (typical(), FakeMachine::new());
     let file = out.path("afterburn");
     let arguments =
@@ -191,7 +191,7 @@ fn attributes_are_written_even_if_the_network_is_refused() {
 }
 
 #[test]
-fn an_invalid_network_option_at_the_boot_loader_removes_no_attribute() {
+fn an_invalid_network_option_on_the_kernel_command_line_does_not_affect_attributes() {
     let drive = typical();
     let machine = FakeMachine::kubevirt().with("proc/cmdline", "glowplug.renderer=none glowplug.on-error=x");
     let (named, output) = (drive.path(""), machine.path("attributes"));
@@ -202,7 +202,7 @@ fn an_invalid_network_option_at_the_boot_loader_removes_no_attribute() {
 }
 
 #[test]
-fn a_file_that_cannot_be_written_fails() {
+fn a_command_that_cannot_write_its_file_fails() {
     let out = FakeMachine::new().with("file", "");
     let file = out.path("file/out");
     let file = file.to_str().unwrap();
@@ -252,7 +252,7 @@ fn a_hostname_that_linux_would_reject_is_shortened() {
 }
 
 #[test]
-fn an_invalid_hostname_is_refused_with_its_value() {
+fn the_error_about_an_invalid_hostname_has_its_value() {
     let (code, message, file) = hostname(r#"{"hostname":"a\nb"}"#);
     assert_eq!((code, file), (Some(1), None));
     assert_eq!(
@@ -262,7 +262,7 @@ fn an_invalid_hostname_is_refused_with_its_value() {
 }
 
 #[test]
-fn the_public_keys_of_the_drive_are_written_and_an_invalid_one_is_reported() {
+fn the_public_keys_of_the_drive_are_written_and_an_invalid_key_is_reported() {
     let drive =
         openstack(&format!(r##"{{"public_keys":{{"0":"# both of us\n{KEY} a@b\nssh-foo AAAA\n","1":"{KEY} c@d"}}}}"##));
     let (uid, gid) = owner();
@@ -329,7 +329,7 @@ fn an_unknown_user_is_refused() {
     );
 }
 
-/// Returns user and group of the test process, because only root may write for another user.
+/// Returns the user and the group of the test process. Only root could write files for another user.
 fn owner() -> (String, String) {
     let id = |flag| {
         let output = Command::new("id").arg(flag).output().unwrap();

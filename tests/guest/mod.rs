@@ -1,4 +1,4 @@
-//! Whole runs of the guest's program on a machine in a directory, with their files and output.
+//! Runs the program of the guest on fake machines, and checks its files and output.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
 

@@ -1,4 +1,4 @@
-//! Command line of the program.
+//! Checks the command line of the program.
 
 use std::process::Command;
 
@@ -18,7 +18,7 @@ fn print_writes_the_arguments_to_standard_output_and_changes_no_file() {
 }
 
 #[test]
-fn print_of_a_named_drive_does_not_read_the_command_line() {
+fn print_of_a_named_drive_does_not_read_the_kernel_command_line() {
     let drive = drive(r#"{"links":[{"id":"eno1","type":"phy"}],"networks":[{"link":"eno1","type":"ipv4_dhcp"}]}"#);
     let machine = FakeMachine::new().with("proc/cmdline", "ignition.platform.id=aws ip=dhcp");
     let path = drive.path("");
@@ -52,7 +52,7 @@ fn exp_rd_network_kargs_is_an_alias_of_network_kargs() {
     assert_eq!(machine.fragment().as_deref(), Some("ip=10.0.0.5:::24::[52:54:00:12:34:56]:none\n"));
 }
 
-/// Returns the log with this value of `GLOWPLUG_LOG`.
+/// Runs the program with this value of `GLOWPLUG_LOG`, and returns its log.
 fn logged(value: &str) -> String {
     let machine = FakeMachine::new().with("proc/cmdline", "ignition.platform.id=metal");
     let mut command = Command::new(env!("CARGO_BIN_EXE_glowplug"));
@@ -64,7 +64,7 @@ const NOTHING_TO_DO: &str = "<6>nothing to do reason=\"this is not known to be K
     ignition.platform.id=metal\"\n";
 
 #[test]
-fn the_variable_names_the_least_level_that_is_logged() {
+fn the_variable_glowplug_log_sets_the_lowest_level_that_is_logged() {
     assert_eq!((logged("info").as_str(), logged("warning").as_str()), (NOTHING_TO_DO, ""));
     assert!(logged("debug").starts_with("<7>started version="));
     assert_eq!(logged(""), NOTHING_TO_DO);
@@ -110,7 +110,7 @@ fn the_options_cmdline_and_provider_exclude_each_other() {
 }
 
 #[test]
-fn a_path_without_a_drive_is_refused_with_what_was_expected() {
+fn the_error_about_a_path_without_a_drive_names_the_expectation() {
     let machine = FakeMachine::new().with("empty/x", "");
     let path = machine.path("empty");
     let path = path.to_str().unwrap();
@@ -126,7 +126,7 @@ fn a_path_without_a_drive_is_refused_with_what_was_expected() {
 }
 
 #[test]
-fn a_document_in_place_of_a_drive_is_refused_with_the_command_that_reads_it() {
+fn the_error_about_a_document_in_place_of_a_drive_names_the_command_for_documents() {
     let machine = FakeMachine::new().with("document", STATIC);
     let path = machine.path("document");
     let path = path.to_str().unwrap();
@@ -144,7 +144,7 @@ fn a_document_in_place_of_a_drive_is_refused_with_the_command_that_reads_it() {
 }
 
 #[test]
-fn check_explains_a_drive_to_a_person() {
+fn check_prints_tables_and_diagnostics_of_a_drive() {
     let drive = drive(
         r#"{"links":[
             {"id":"tap0","type":"ovs","name":"data","ethernet_mac_address":"52:54:00:12:34:56","mtu":9000},
@@ -203,7 +203,7 @@ configured: by openstack/latest/network_data.json
 }
 
 #[test]
-fn check_shows_the_options_of_a_bridge() {
+fn check_prints_the_options_of_a_bridge() {
     let document = r#"{"version":2,"ethernets":{"eno1":{},"eno2":{}},"bridges":{"br0":{"interfaces":["eno1","eno2"],
         "addresses":["10.0.0.5/24"],"parameters":{"stp":true,"forward-delay":4,"path-cost":{"eno2":50},
         "port-priority":{"eno1":28,"eno2":9}}}}}"#;

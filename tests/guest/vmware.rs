@@ -1,4 +1,5 @@
-//! Arguments of a VMware machine. A value replaces the hypervisor, because no VMware machine was available.
+//! Runs the guest with the arguments of a VMware machine. No VMware machine was available, so a value in the test
+//! replaces the hypervisor.
 #![cfg(feature = "vmware")]
 
 use glowplug::guest::platform::Selection;
@@ -8,7 +9,7 @@ use glowplug::host::vsphere::network_kargs;
 
 use super::machine::{FakeMachine, Run};
 
-/// Runs the program with a kernel command line and a value of the property. Returns outcome, reason and fragment.
+/// Runs the program with a kernel command line and a value of the guest property. Returns outcome, reason and fragment.
 fn decided(command_line: &str, value: Result<Option<&str>, &str>) -> (String, String, Option<String>) {
     let machine = FakeMachine::new().with("proc/cmdline", command_line);
     let value = value.map(|value| value.map(|text| text.as_bytes().to_vec())).map_err(str::to_owned);
@@ -28,14 +29,14 @@ fn expected(outcome: &str, reason: &str, fragment: Option<&str>) -> (String, Str
 }
 
 #[test]
-fn the_property_becomes_the_fragment() {
+fn the_guest_property_is_written_as_the_fragment() {
     let line = "ip=192.168.1.100::192.168.1.1:24::ens192:none nameserver=192.168.1.53";
     let reason = format!("by {PROPERTY}");
     assert_eq!(decided("quiet", Ok(Some(line))), expected("configured", &reason, Some(&format!("{line}\n"))));
 }
 
 #[test]
-fn the_guest_writes_the_arguments_that_the_host_makes_of_a_machine() {
+fn the_guest_writes_the_arguments_that_the_host_makes_for_a_machine() {
     for device in [
         "{ipAddrs: [192.168.1.2/24], gateway: 192.168.1.1, nameservers: [192.168.1.100]}",
         "{ipAddrs: ['2001::2/64'], gateway: '2001::1', nameservers: ['2001::100']}",
@@ -49,13 +50,13 @@ fn the_guest_writes_the_arguments_that_the_host_makes_of_a_machine() {
 }
 
 #[test]
-fn without_the_property_the_default_applies() {
+fn without_the_guest_property_the_default_arguments_apply() {
     let reason = format!("{PROPERTY} is not set");
     assert_eq!(decided("quiet", Ok(None)), expected("default", &reason, Some("ip=auto\n")));
 }
 
 #[test]
-fn a_word_that_is_not_a_network_argument_refuses_the_whole_property() {
+fn a_property_with_a_word_that_is_no_network_argument_is_refused_as_a_whole() {
     let reason = format!("{PROPERTY}: 1 error");
     assert_eq!(decided("quiet", Ok(Some("ip=dhcp rd.break"))), expected("refused", &reason, None));
 }
@@ -67,7 +68,7 @@ fn a_hypervisor_that_does_not_answer_is_an_error() {
 }
 
 #[test]
-fn arguments_of_the_boot_loader_take_precedence() {
+fn arguments_on_the_kernel_command_line_take_precedence_over_the_property() {
     let reason = "the kernel command line configures the network with ip=dhcp";
     assert_eq!(decided("ip=dhcp", Ok(Some("ip=off"))), expected("nothing to do", reason, None));
 }

@@ -1,4 +1,5 @@
-//! A model of a cluster. It tracks the addresses that each guest really uses, and prints lists of its objects.
+//! Models a cluster. The model tracks the addresses that each guest really uses, and prints lists of the cluster's
+//! objects.
 
 use std::net::IpAddr;
 
@@ -15,17 +16,17 @@ pub(super) struct Node {
     pub(super) machine: Machine,
     /// UID of the VirtualMachine.
     guest_uid: String,
-    /// Creation time by the clock of the API server, in milliseconds since 1970.
+    /// Creation time of the object by the clock of the API server, in milliseconds since 1970.
     pub(super) created: u64,
     guest_created: u64,
-    /// Names of the pools of its claim. They follow renames.
+    /// Names of the pools in the claim of the machine. After a rename, the list has the new name.
     pub(super) pools: Vec<String>,
     pub(super) is_sticky: bool,
     style: Style,
     /// Value of the NodePool annotation: the name of the first pool at the creation of the machine.
     node_pool: String,
     pub(super) has_object: bool,
-    /// Whether its objects record the addresses of its NICs.
+    /// Whether the objects of the machine record the addresses of its NICs.
     pub(super) has_record: bool,
     pub(super) has_guest: bool,
     pub(super) is_running: bool,
@@ -40,7 +41,7 @@ pub(super) struct Nic {
     pub(super) addresses: Vec<IpNetwork>,
 }
 
-/// Which members the objects of a machine have. Older programs wrote fewer members.
+/// Selects the members that the objects of a machine have. Older programs wrote fewer members.
 #[derive(Clone, Debug)]
 struct Style {
     names_node_pool: bool,
@@ -59,7 +60,7 @@ pub(super) struct Printed {
     pub(super) interface: String,
     pub(super) address: IpAddr,
     pub(super) network: String,
-    /// The network, as the objects name it.
+    /// Name of the NodePool in the objects. `None`: the objects name no NodePool.
     pub(super) node_pool: Option<String>,
     pub(super) names_network: bool,
 }
@@ -70,7 +71,7 @@ pub(super) enum Part {
     All,
     WithoutMachines,
     WithoutGuests,
-    /// All objects, except those whose name hashes to this value of four.
+    /// All objects, except those of machines whose index modulo four is this number.
     Some(u64),
 }
 
@@ -78,7 +79,7 @@ pub(super) enum Part {
 pub(super) struct Lists {
     pub(super) texts: Vec<String>,
     pub(super) printed: Vec<Printed>,
-    /// Whether each node has an object in the lists.
+    /// For each node: whether the lists contain an object of the node.
     pub(super) seen: Vec<bool>,
 }
 
@@ -119,7 +120,7 @@ impl Node {
         }
     }
 
-    /// Whether an object or a guest of the machine exists, so that its addresses may be in use.
+    /// Whether an object or a guest of the machine exists. Only then its addresses may be in use.
     pub(super) fn is_there(&self) -> bool {
         self.has_object || self.has_guest
     }
@@ -133,7 +134,7 @@ impl Node {
         self.machine.namespace == machine.namespace && self.machine.name == machine.name
     }
 
-    /// Writes the record and creates the guest.
+    /// Writes the record of the machine and creates its guest.
     pub(super) fn boot(&mut self, nics: Vec<Nic>, now: u64) {
         (self.nics, self.guest_created) = (nics, now);
         (self.has_record, self.has_guest, self.is_running) = (true, true, true);
@@ -198,7 +199,7 @@ impl Node {
         })
     }
 
-    /// Returns its VirtualMachine.
+    /// Returns the VirtualMachine of the machine, as JSON.
     fn guest(&self) -> Value {
         let mut metadata = self.metadata(&self.guest_uid, self.guest_created);
         let Machine { namespace, name, .. } = &self.machine;
@@ -215,7 +216,7 @@ impl Node {
         })
     }
 
-    /// Returns its VirtualMachineInstance.
+    /// Returns the VirtualMachineInstance of the machine, as JSON.
     fn instance(&self) -> Value {
         let mut metadata = self.metadata(&format!("instance-of-{}", self.guest_uid), self.guest_created);
         let owner = json!([{"kind": "VirtualMachine", "name": self.machine.name, "uid": self.guest_uid}]);
@@ -233,7 +234,7 @@ impl Node {
         })
     }
 
-    /// Returns the records in the printed objects.
+    /// Returns the records that the printed objects of the machine contain.
     fn printed(&self, node: usize, has_object: bool, has_guest: bool) -> Vec<Printed> {
         let Style {
             names_node_pool, lists_networks, names_network, is_in_annotation, is_in_status, is_on_guest, ..

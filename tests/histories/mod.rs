@@ -1,7 +1,8 @@
-//! Random histories of a cluster with several networks. Each history checks that no two machines get the same address.
+//! Runs random histories of a cluster with several networks, and checks that no two machines get the same address.
 //!
 //! The model tracks the addresses that each machine of the cluster really uses, and every claim and record that the
-//! ledger received. It does not predict the decisions of the library. After each operation it checks these rules:
+//! ledger received. The model does not predict the decisions of the library. After each operation, the test checks
+//! these rules:
 //!
 //! - An allocated address is free: no other machine holds it, no record claims it, no pool or template of the network
 //!   reserves it, and its reuse delay is over. It is the lowest free address.
@@ -21,26 +22,26 @@ use std::path::Path;
 
 use world::{Op, World};
 
-/// Seeds, and how many operations each seed runs. A seed that once found a mistake has its own entry.
+/// Seeds, each with its number of operations. A seed that once found a mistake has its own entry.
 const HISTORIES: [(u64, usize); 3] = [(1, 45_000), (2, 45_000), (3, 500)];
 
 /// Number of operations in one history: enough to fill pools several times, and few enough to read.
 const LENGTH: usize = 250;
 
 #[test]
-fn no_history_in_memory_gives_an_address_twice() {
+fn no_history_in_memory_allocates_an_address_to_two_machines() {
     for (seed, operations) in HISTORIES {
         search(seed, operations, None);
     }
 }
 
 #[test]
-fn no_history_in_a_file_gives_an_address_twice() {
+fn no_history_in_a_file_allocates_an_address_to_two_machines() {
     let directory = tempfile::tempdir().unwrap();
     search(4, 10_000, Some(directory.path()));
 }
 
-/// Runs histories of a seed, with this many operations in total.
+/// Runs the histories of a seed. `operations` is the number of operations of all histories together.
 fn search(seed: u64, operations: usize, directory: Option<&Path>) {
     let mut rng = Rng(seed);
     for history in 0..operations.div_ceil(LENGTH) {
@@ -63,7 +64,7 @@ fn search(seed: u64, operations: usize, directory: Option<&Path>) {
     }
 }
 
-/// Runs a history. Fails with the index of the operation that broke a rule, and the broken rule.
+/// Runs a history. If an operation breaks a rule, returns the index of the operation and the rule.
 fn run(start: u64, ops: &[Op], directory: Option<&Path>) -> Result<(), (usize, String)> {
     let mut world = World::new(start, directory);
     for (at, op) in ops.iter().enumerate() {
@@ -73,7 +74,7 @@ fn run(start: u64, ops: &[Op], directory: Option<&Path>) -> Result<(), (usize, S
     Ok(())
 }
 
-/// Removes operations that are not needed to break a rule. Returns the broken rule.
+/// Removes operations without which the history still breaks a rule. Returns the rule that the shorter history breaks.
 fn shorten(start: u64, ops: &mut Vec<Op>, directory: Option<&Path>) -> Option<String> {
     let mut last = None;
     let mut size = ops.len() / 2;

@@ -1,4 +1,4 @@
-//! Pools as an administrator writes them, and the reasons for which their addresses are reserved.
+//! Pools as an administrator writes them, and the reasons why addresses are reserved.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -11,7 +11,7 @@ use super::Rng;
 pub(super) const NETWORKS: [&str; 3] = ["infra/vlan10", "infra/vlan20", "default"];
 pub(super) const INTERFACES: [&str; 2] = ["eno101", "eno102"];
 
-/// Upper limit of N in the addresses 10.0.0.N and fd00::N of every network.
+/// The addresses of every network are 10.0.0.N and fd00::N, where N is below this limit.
 const NUMBERS: u64 = 64;
 
 /// A pool as an administrator writes it.
@@ -27,7 +27,7 @@ pub(super) struct Spec {
     excluded: Vec<IpAddr>,
     gateways: Vec<IpAddr>,
     nameservers: Vec<IpAddr>,
-    /// Addresses that the template names and the pool does not.
+    /// Addresses that the template names, in addition to those that the pool names.
     template: Vec<IpAddr>,
     allocates_ends: bool,
     /// Reuse delay in seconds.
@@ -73,7 +73,7 @@ impl Spec {
         }
     }
 
-    /// Returns the pool with other addresses.
+    /// Returns the pool with other addresses and settings.
     pub(super) fn changed(&self, rng: &mut Rng) -> Self {
         let mut spec = self.clone();
         let stacks =
@@ -111,7 +111,7 @@ impl Spec {
         spec
     }
 
-    /// Returns the pool, with the template of `other` if it has none.
+    /// Returns the pool. If it has no template, it gets the template of `other`.
     pub(super) fn with_template_of(&self, other: &Self) -> Self {
         let template = if self.template.is_empty() { &other.template } else { &self.template };
         Self { template: template.clone(), ..self.clone() }
@@ -131,7 +131,7 @@ impl Spec {
         let mut facts = TemplateFacts::default();
         let subnets = (0..2).filter(|family| !self.ranges[*family].is_empty());
         let subnets = subnets.map(|family| format!("{{cidr: \"{}/{}\"}}", address(family, 0), self.lengths[family]));
-        // A template of one family names no address of the other family.
+        // A template for one family names no address of the other family.
         let has = |address: &&IpAddr| !self.ranges[family(**address)].is_empty();
         for (at, address) in self.template.iter().enumerate() {
             match at {
@@ -160,7 +160,7 @@ impl Spec {
         pool.ok_or_else(|| format!("{text}: {:?}", diagnostics.kept()))
     }
 
-    /// Returns the pool of the library, if the specification is valid.
+    /// Returns the pool in the type of the library, if the specification is valid.
     pub(super) fn valid(&self) -> Option<Pool> {
         self.pool_or_errors().ok()
     }
@@ -187,7 +187,7 @@ impl Spec {
         self.addresses(family(address)).any(|it| it == address)
     }
 
-    /// Whether an address is the first or last address of a subnet, which the pool does not allocate.
+    /// Whether an address is the first or last address of a subnet and the pool does not allocate such addresses.
     fn reserves_end(&self, address: IpAddr) -> bool {
         let (number, bits) = match address {
             IpAddr::V4(address) => (u128::from(u32::from(address)), 32),
@@ -198,15 +198,15 @@ impl Spec {
         !self.allocates_ends && (number & hosts == 0 || is_last)
     }
 
-    /// Whether the pool or its template names an address, which is then reserved on the network.
+    /// Whether the pool or its template names an address. Such an address is reserved on the network.
     fn names(&self, address: IpAddr) -> bool {
-        // The specification has no gateway of a family without addresses.
+        // A specification names no gateway of a family in which the pool has no addresses.
         let gateways = self.gateways.iter().filter(|gateway| self.has(family(**gateway)));
         gateways.chain(&self.excluded).chain(&self.nameservers).chain(&self.template).any(|named| *named == address)
     }
 }
 
-/// Returns why a pool must never allocate an address, independent of leases.
+/// Returns the reason why a pool must never allocate an address, apart from leases. `None`: there is no such reason.
 pub(super) fn reserved(pools: &Pools, spec: &Spec, address: IpAddr) -> Option<String> {
     if !spec.contains(address) {
         return Some(format!("it is not in pool {}", spec.name));

@@ -1,4 +1,4 @@
-//! Ledgers that several processes share. The next commit can be made to fail.
+//! Ledgers that several processes share. A test can make the next commit fail.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -8,7 +8,7 @@ use std::rc::Rc;
 use glowplug::host::change::{Change, Update};
 use glowplug::host::ledger::{Ledger, LedgerError, MemoryLedger, SqliteLedger, Transaction};
 
-/// Fault of the next commit of any process.
+/// A fault of the next commit, whichever process makes the commit.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(super) enum Fault {
     #[default]
@@ -19,10 +19,10 @@ pub(super) enum Fault {
     AnswerLost,
 }
 
-/// Opens the ledger for one process.
+/// A function that opens the ledger for one process.
 pub(super) type Open = Rc<dyn Fn() -> Box<dyn Ledger>>;
 
-/// The ledger of one process, with faults.
+/// The ledger as one process uses it. Its commits can fail.
 pub(super) struct Store {
     open: Open,
     inner: Box<dyn Ledger>,
@@ -36,7 +36,7 @@ struct Write<'a> {
     is_answer_lost: &'a mut bool,
 }
 
-/// One process's view of a ledger in memory.
+/// A ledger in memory as one process sees it.
 struct Shared {
     ledger: Rc<RefCell<(MemoryLedger, u64)>>,
     seen: Option<u64>,
@@ -62,7 +62,7 @@ impl Store {
         Self { open: Rc::clone(open), inner: open(), fault: Rc::clone(fault), is_answer_lost: false }
     }
 
-    /// Reads everything again if the process does not know whether its commit was written.
+    /// Reads the ledger from the start if the process does not know whether its last commit was written.
     fn find_out(&mut self) {
         if std::mem::take(&mut self.is_answer_lost) {
             self.inner = (self.open)();

@@ -1,4 +1,4 @@
-//! One history: a cluster, a ledger, two processes, and the rules that are checked after each operation.
+//! Runs one history with a cluster, a ledger and two processes, and checks the rules after each operation.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,7 +23,7 @@ use super::pools::{NETWORKS, Pools, Spec, family, reserved};
 use super::store::{Fault, Open, Store, in_file, in_memory};
 use crate::support::time;
 
-/// An operation: its kind, and the seed of its details.
+/// An operation: its kind, and the seed of its random details.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Op(Kind, u64);
 
@@ -90,7 +90,7 @@ const WEIGHTS: [(Kind, u64); 28] = [
     (Kind::Fail, 3),
 ];
 
-/// An address of a network.
+/// A network and an address on this network.
 type Place = (String, IpAddr);
 
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -105,18 +105,19 @@ struct Freed {
     by: Machine,
     /// The reuse delay, in milliseconds.
     delay: u64,
-    /// Time of the clock at the release, and its latest time until then, in milliseconds since 1970.
+    /// Time of the host's clock at the release, and the latest time that this clock showed until then, in milliseconds
+    /// since 1970.
     clock: [u64; 2],
-    /// Latest time of the clock since the release.
+    /// Latest time that the host's clock has shown since the release.
     since: u64,
 }
 
-/// Content of the ledger, read by a process that did not write it.
+/// Content of the ledger, read by the process that did not make the last change.
 #[derive(Default)]
 struct Seen {
     leases: BTreeMap<Place, Held>,
     conflicts: BTreeMap<Place, BTreeSet<Machine>>,
-    /// Addresses that no pool offers any more, and that a claimant keeps.
+    /// Addresses that no pool offers any more, each with the claimant that keeps the address.
     kept: BTreeSet<(Place, Claimant)>,
     waiting: Vec<Claim>,
     known: BTreeSet<Machine>,
@@ -128,11 +129,11 @@ pub(super) struct World {
     ledgers: usize,
     open: Open,
     fault: Rc<Cell<Fault>>,
-    /// Whether the commit of this operation failed, so that no waiting machine was served.
+    /// Whether the commit of this operation failed. Then no waiting machine was served.
     has_failed: bool,
     processes: Vec<Registry<Store>>,
     cluster: Cluster,
-    /// Earlier states of the cluster, with the time of the clock.
+    /// Earlier states of the cluster, each with the time of the host's clock.
     remembered: Vec<(u64, Cluster)>,
     /// Pools of the ledger.
     pools: Pools,
@@ -142,16 +143,17 @@ pub(super) struct World {
     /// Number of pools created so far, for new names.
     named: usize,
     seen: Seen,
-    /// Machines of each address, from the claims and records that the ledger received.
+    /// For each address, the machines whose claims and records of the address the ledger received. The ledger must keep
+    /// the address for them.
     owed: BTreeMap<Place, BTreeSet<usize>>,
     freed: BTreeMap<Place, Freed>,
     /// Position of each waiting machine in the wait queue.
     turns: BTreeMap<usize, Timestamp>,
     /// Real time, in milliseconds since 1970.
     time: u64,
-    /// How far the clock of the host is ahead of real time, in milliseconds.
+    /// How many milliseconds the clock of the host is ahead of real time.
     ahead: i64,
-    /// Latest time of the clock so far.
+    /// Latest time that the host's clock has shown.
     latest: u64,
 }
 
@@ -164,7 +166,7 @@ struct Allowed {
     released: Vec<Machine>,
     /// Records that may become leases.
     printed: Vec<Printed>,
-    /// Whether the claim names its addresses. Then they need not be the lowest.
+    /// Whether the claim names addresses. Named addresses need not be the lowest.
     is_named: bool,
 }
 
@@ -337,7 +339,7 @@ impl World {
                     1 => -3_600_000,
                     _ => 3_600_000,
                 };
-                // After a change of the clock, earlier lists may have a wrong age.
+                // The clock has changed, so earlier lists may seem older or younger than they are.
                 self.remembered.clear();
                 self.log.push(format!("the clock is {} ms ahead", self.ahead));
                 Ok(())
@@ -475,8 +477,8 @@ impl World {
         Claim { machine: machine.clone(), created: time(created), requests, sticky: *is_sticky, secret: None }
     }
 
-    /// Returns the pools from which a machine gets addresses if `pool` is exhausted: all others with its network,
-    /// interface and families. Two of three machines have no overflow.
+    /// Returns the overflow of a claim on `pool`: all other pools with the same network, interface and families. Two of
+    /// three machines have no overflow.
     fn overflow_of(&self, node: usize, pool: &str) -> Vec<String> {
         let Some(first) = self.pools.get(pool).filter(|_| node.is_multiple_of(3)) else { return Vec::new() };
         let is_alike = |other: &&Spec| {
@@ -513,7 +515,8 @@ impl World {
         Ok(())
     }
 
-    /// Checks that a new machine has all addresses of an interface from one pool, and that no earlier pool of its request had them.
+    /// Checks that a new machine has all addresses of an interface from one pool, and that no earlier pool of its
+    /// request has enough free addresses.
     fn check_overflow(&self, node: usize, claim: &Claim) -> Outcome {
         let owned = self.owned(node);
         for request in &claim.requests {
@@ -579,7 +582,8 @@ impl World {
         self.cluster.nodes[node].boot(nics, time);
     }
 
-    /// Whether a predecessor of the same name still runs. Kubernetes allows one VirtualMachine of a name.
+    /// Whether a guest of an earlier machine with the same name exists. Kubernetes allows only one VirtualMachine with
+    /// a name.
     fn has_guest_of_name(&self, node: usize) -> bool {
         let machine = &self.cluster.nodes[node].machine;
         self.cluster.nodes.iter().any(|other| other.has_guest && other.is_namesake(machine))
@@ -623,7 +627,7 @@ impl World {
         self.log.push(format!("resize of {names:?}, renames {renames:?}: {answer:?}"));
         match answer {
             Ok(resized) => self.settle(specs, &resized.renamed),
-            // Machines hold addresses or wait, or the names do not match.
+            // A resize is refused if machines hold addresses or wait, or if the names do not match.
             Err(ResizeError::Refused(_)) => {}
             Err(ResizeError::Ledger(error)) => {
                 self.done::<()>(&Err(error))?;
@@ -641,15 +645,15 @@ impl World {
         self.check(at, &Allowed::default(), true)
     }
 
-    /// Returns a pool as the ledger stores it: without a template it keeps the addresses of the last template.
+    /// Returns a pool as the ledger stores it: if the pool has no template, it keeps the addresses of its last
+    /// template.
     fn kept(&self, spec: &Spec, renames: &[Rename]) -> Spec {
         let rename = renames.iter().find(|rename| rename.new == spec.name);
         let known = self.pools.get(rename.map_or(&spec.name, |rename| &rename.old));
         known.map_or_else(|| spec.clone(), |known| spec.with_template_of(known))
     }
 
-    /// Updates the model after the ledger got these pools: renames pools in the cluster, and replaces the expected
-    /// pools.
+    /// Updates the model after a resize: renames pools in the cluster, and replaces the expected pools.
     fn settle(&mut self, specs: Vec<Spec>, renames: &[Rename]) {
         let kept: Vec<Spec> = specs.iter().map(|spec| self.kept(spec, renames)).collect();
         for Rename { old, new } in renames {
@@ -700,7 +704,7 @@ impl World {
         self.check(at, &Allowed::default(), false)
     }
 
-    /// Returns lists of objects, the time at which they were fetched if they are complete, and their description.
+    /// Returns lists of objects, the time of the fetch if the lists are complete, and a description of the lists.
     fn lists(&self, rng: &mut Rng) -> (Lists, Option<u64>, &'static str) {
         match rng.below(10) {
             0 => (self.cluster.lists(Part::WithoutMachines), None, "without machines"),
@@ -758,7 +762,7 @@ impl World {
         self.log.push(format!("audit of {which} lists, releases: {releases}"));
         self.done(&answer)?;
         let Ok(report) = answer else {
-            // The releases may already be written.
+            // The commit may have written the releases.
             let gone = known
                 .into_iter()
                 .filter(|machine| !self.cluster.nodes.iter().any(|node| node.is_there() && node.is_called(machine)));
@@ -770,7 +774,7 @@ impl World {
         for machine in &known {
             let namesakes = self.cluster.nodes.iter().enumerate().filter(|(_, node)| node.is_namesake(machine));
             let may_be_there = namesakes.into_iter().any(|(at, _)| lists.seen.get(at) == Some(&true));
-            // A guest that uses an address of the machine may belong to the machine.
+            // Another guest that uses an address of the machine may be the guest of this machine.
             let is_used = self.seen.leases.iter().any(|(place, held)| {
                 let uses = |node: &Node| {
                     !node.is_namesake(machine)
@@ -807,7 +811,7 @@ impl World {
         self.check(at, &Allowed { released, ..Allowed::default() }, true)
     }
 
-    /// Fails the test for an error without an injected fault.
+    /// Returns an error, unless the answer is a success or an injected fault.
     fn done<T>(&mut self, answer: &Result<T, LedgerError>) -> Outcome {
         match answer {
             Err(LedgerError::Store { doing: "writing", .. }) => {
@@ -820,7 +824,7 @@ impl World {
         }
     }
 
-    /// Adds a claim to the wait queue if it finds its pool exhausted and does not name addresses.
+    /// Adds a claim to the wait queue of the model if the pool is exhausted and the claim names no addresses.
     fn note_turn(&mut self, node: usize, claim: &Claim, answer: &Result<Vec<Allocation>, ClaimError>) {
         let is_named = claim.requests.iter().any(|request| !request.addresses.is_empty());
         if matches!(answer, Err(ClaimError::Exhausted { .. })) && !is_named {
@@ -830,7 +834,7 @@ impl World {
     }
 }
 
-/// Lets the library read lists.
+/// Reads lists with the library.
 fn inventory(lists: &Lists) -> Inventory {
     let mut objects = Objects::default();
     for (at, text) in lists.texts.iter().enumerate() {
@@ -881,7 +885,7 @@ impl World {
         Ok(())
     }
 
-    /// Checks that a lease ends only by the release of its machine, and that its holder never changes before.
+    /// Checks that a lease ends only with the release of its machine, and that its holder does not change before.
     fn check_ended(&mut self, before: &Seen, allowed: &Allowed) -> Outcome {
         for machine in &allowed.released {
             for node in 0..self.cluster.nodes.len() {
@@ -899,7 +903,7 @@ impl World {
                 return Err(format!("the lease of {place:?} of {} is lost", held.claimant));
             }
             if !is_kept {
-                // The longest delay of the pool of the lease and of those that have the address.
+                // The reuse delay is the longest delay of the lease's pool and of the pools that have the address.
                 let counts = |pool: &&Spec| pool.name == held.pool || pool.network == place.0 && pool.contains(place.1);
                 let delay = self.pools.values().filter(counts).map(|pool| pool.delay * 1_000).max().unwrap_or(0);
                 let (now, by) = (self.now(), machine.clone());
@@ -950,7 +954,7 @@ impl World {
         self.cluster.nodes.iter().position(|node| node.machine == *machine)
     }
 
-    /// Checks that an allocated address was free, and the lowest of its pool.
+    /// Checks that an allocated address was free, and that it was the lowest free address of its pool.
     fn check_allocated(&self, place: &Place, held: &Held, before: &Seen, allowed: &Allowed) -> Outcome {
         let (network, address) = place;
         let claimant = &held.claimant;
@@ -992,7 +996,7 @@ impl World {
         }
     }
 
-    /// Whether an interface keeps an address of a family that no pool offers any more.
+    /// Whether an interface keeps an address of this family that no pool offers any more.
     fn keeps(&self, machine: &Machine, interface: &str, network: &str, its: usize) -> bool {
         let mut kept = self.seen.kept.iter();
         kept.any(|((of, address), claimant)| {
@@ -1053,7 +1057,7 @@ impl World {
             let group: Vec<&Spec> = request.pools().filter_map(|pool| self.pools.get(pool)).collect();
             let owned = self.owned(node);
             let mut own = owned.iter().filter(|(_, held)| held.claimant.interface.as_str() == spec.interface);
-            // An interface gets all addresses from one pool.
+            // An interface must get all addresses from one pool.
             let tried = own.next().map_or(group.clone(), |((_, address), held)| {
                 let is_own = |spec: &&&Spec| spec.name == *held.pool;
                 let has = |spec: &&&Spec| spec.contains(*address);
@@ -1069,7 +1073,7 @@ impl World {
             before.leases.values().any(|held| held.claimant.machine == *machine)
                 || before.kept.iter().any(|(_, claimant)| claimant.machine == *machine)
         };
-        // A machine that claims again may do so with more pools than before.
+        // A machine may have repeated its claim with more pools than before.
         let has_same_pools = |claim: &Claim| {
             let node = self.node_of(&claim.machine);
             node.is_some_and(|node| claim.requests.iter().all(|it| it.overflow == self.overflow_of(node, &it.pool)))
@@ -1103,7 +1107,7 @@ impl World {
         Ok(())
     }
 
-    /// Checks that an answer equals the ledger, and that the reason of a refusal is true.
+    /// Checks that the ledger has exactly the answer of a claim, and that the reason of a refusal is true.
     fn check_answer(&self, claim: &Claim, answer: &Result<Vec<Allocation>, ClaimError>) -> Outcome {
         let Some(node) = self.node_of(&claim.machine) else { return Ok(()) };
         let owned = self.owned(node);
@@ -1138,7 +1142,7 @@ impl World {
                     let Some(spec) = self.pools.get(pool) else { return Err(format!("pool {pool} is unknown")) };
                     let its = usize::from(family.bits() == 128);
                     match self.free(spec, its).next() {
-                        // The same claim takes the last address for another interface.
+                        // Another interface of the same claim takes the last address.
                         Some(_) if claim.requests.len() > 1 => {}
                         Some(free) => {
                             return Err(format!("{} is refused, but {free} of {pool} is free", claim.machine));
@@ -1167,14 +1171,14 @@ impl World {
         }
     }
 
-    /// Whether the objects determine the network of a record.
+    /// Whether the objects of a record determine its network.
     fn is_attributable(&self, printed: &Printed) -> bool {
         let fits = |spec: &Spec| spec.network == printed.network && spec.interface == printed.interface;
         let named = printed.node_pool.as_ref().and_then(|name| self.pools.get(name));
         if let Some(named) = named.filter(|spec| spec.interface == printed.interface) {
             return fits(named);
         }
-        // A record that was once attributed to another network by its address stays there.
+        // A record that the ledger once attributed to another network by its address stays on that network.
         let is_elsewhere = self.seen.leases.iter().any(|((network, address), held)| {
             *network != printed.network
                 && *address == printed.address
@@ -1205,7 +1209,7 @@ impl World {
         let is_unleased = disagreements.iter().any(|it| {
             matches!(it, Disagreement::NotLeased { claimant, address, .. } if *address == printed.address && is_own(claimant))
         });
-        // A record without a certain network may belong to another network.
+        // A record whose objects do not name its network may belong to another network.
         if is_lease || is_reported || is_found || is_unleased || !self.is_attributable(printed) {
             return Ok(());
         }
@@ -1218,13 +1222,13 @@ impl World {
 // === impl Freed ===
 
 impl Freed {
-    /// Whether the delay may be over for some process. If the clock went back, a process with a later time need not
-    /// wait.
+    /// Whether the reuse delay may be over for one of the processes. If the clock went back, a process that has read a
+    /// later time need not wait.
     fn may_be_over(&self) -> bool {
         self.clock[0] < self.clock[1] || self.since >= self.clock[0] + self.delay
     }
 
-    /// Whether the delay is over for every process, independent of the times that it read.
+    /// Whether the reuse delay is over for every process, whatever times it has read.
     fn is_over_for_all(&self, now: u64) -> bool {
         self.delay == 0 || now >= self.clock[1] + self.delay
     }

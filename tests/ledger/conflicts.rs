@@ -1,4 +1,4 @@
-//! Conflicting records of one address, and their cost.
+//! Conflicting records of one address, and the size of the ledger with them.
 
 use std::fs;
 
@@ -10,7 +10,7 @@ use glowplug::host::registry::Registry;
 use super::{machine, pool, registry, time};
 
 #[test]
-fn one_address_in_the_records_of_20000_machines_is_one_row_for_each() {
+fn one_address_in_the_records_of_20000_machines_takes_one_row_for_each_machine() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("ledger");
     let mut registry = registry(&path, [pool("workers", "eth0", "addresses: [10.0.0.0/16]")]);
@@ -29,7 +29,7 @@ fn one_address_in_the_records_of_20000_machines_is_one_row_for_each() {
     drop(registry);
     let size = fs::metadata(&path).unwrap().len();
     assert!(size < 20_000 * 400, "{size} bytes");
-    // All machines are gone, and the address is free.
+    // After the release of all machines, the conflict is over.
     let mut registry = Registry::open(SqliteLedger::open(&path).unwrap()).unwrap();
     let machines: Vec<_> = (0..20_000).map(|at| machine(&format!("worker-{at}"))).collect();
     registry.release_all(&machines, time(2)).unwrap();

@@ -1,4 +1,4 @@
-//! Damaged ledgers: a flipped bit never leads to a second holder of an address.
+//! Damages ledgers: a flipped bit never leads to a second holder of an address.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,7 +9,7 @@ use glowplug::host::registry::Registry;
 
 use super::{claim, machine, pool, registry, time};
 
-/// Returns the next random number; each run has the same numbers.
+/// Returns the next random number. The numbers are the same in each run.
 fn dice(state: &mut u64) -> u64 {
     *state ^= *state << 13;
     *state ^= *state >> 7;
@@ -18,7 +18,7 @@ fn dice(state: &mut u64) -> u64 {
 }
 
 #[test]
-fn of_2000_flipped_bits_none_leads_to_a_second_holder() {
+fn none_of_2000_flipped_bits_leads_to_a_second_holder_of_an_address() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("ledger");
     let mut original = registry(&path, [pool("workers", "eth0", "addresses: [10.0.0.0/16]")]);

@@ -1,4 +1,4 @@
-//! Ledgers: histories compared with a naive model, several processes with one file, and killed processes.
+//! Tests ledgers: compares histories with a naive model, shares a file between processes, and kills processes.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
 
@@ -18,7 +18,7 @@ use glowplug::host::registry::Registry;
 
 use crate::support::time;
 
-/// Creates a pool on the common network of these tests, with further members as YAML.
+/// Creates a pool on the network of these tests. `rest` has further members as YAML.
 fn pool(name: &str, interface: &str, rest: &str) -> Pool {
     let text = format!("{{name: {name}, namespace: clusters, network: vlan10, interface: {interface}, {rest}}}");
     let (specs, mut diagnostics) = read_pools(text.as_bytes());
@@ -36,7 +36,7 @@ fn claim(name: &str, created: u64, pools: &[&str]) -> Claim {
     Claim { machine: machine(name), created: time(created), requests: requests.collect(), sticky: false, secret: None }
 }
 
-/// Opens a registry with a ledger, which is created if it does not exist.
+/// Opens a registry on a ledger, and creates the ledger if it does not exist.
 fn registry(path: &Path, pools: impl IntoIterator<Item = Pool>) -> Registry<SqliteLedger> {
     let ledger = SqliteLedger::create(path).or_else(|_| SqliteLedger::open(path)).unwrap();
     let mut registry = Registry::open(ledger).unwrap();

@@ -1,4 +1,4 @@
-//! Random histories of a ledger, compared with a naive model, with failures and killed processes.
+//! Compares random histories of a ledger with a naive model. Histories include failures and killed processes.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,7 +27,7 @@ enum Step {
     Claim {
         machine: Machine,
         pools: Vec<usize>,
-        /// Whether the first two pools are the overflow of each other.
+        /// Whether each of the first two pools is the overflow of the other.
         has_overflow: bool,
         named: Option<u8>,
         sticky: bool,
@@ -38,13 +38,13 @@ enum Step {
         size: usize,
     },
     Wait(u64),
-    /// Objects record addresses.
+    /// Adopts addresses that objects record.
     Adopt(Vec<Recorded>),
-    /// An object records an address that must be reserved, without a lease.
+    /// Reserves an address that an object records, without a lease.
     SetAside(Recorded),
-    /// Running guests report addresses.
+    /// Replaces the addresses that running guests report.
     Report(Vec<Recorded>),
-    /// The records of all new addresses are adopted.
+    /// Opens all new addresses, because their records are adopted.
     Open,
 }
 
@@ -69,7 +69,7 @@ enum Fault {
     DiesAfter,
 }
 
-/// A ledger with one fault, which happens once.
+/// A ledger in which a fault happens once.
 #[derive(Debug)]
 struct Faulty<L> {
     ledger: L,
@@ -106,7 +106,7 @@ impl Transaction for FaultyTransaction<'_> {
     }
 }
 
-/// Names of the pools. The first two share addresses, the third has both families.
+/// Names of the pools. The first two pools share addresses; the third pool has both families.
 const POOLS: [&str; 3] = ["clusters/one", "clusters/two", "clusters/both"];
 
 static SIZES: LazyLock<Vec<Vec<Pool>>> =
@@ -117,7 +117,7 @@ fn sized(at: usize, size: usize, delay: u64) -> Pool {
     SIZES[at][size].clone().with_reuse_delay(Duration::from_millis(delay)).with_namespaces(namespaces(), namespaces())
 }
 
-/// Whether a pool serves a namespace: the second pool serves `clusters` alone.
+/// Whether a pool serves a namespace. The second pool serves only `clusters`.
 fn serves(at: usize, namespace: &str) -> bool {
     at != 1 || namespace == "clusters"
 }
@@ -154,7 +154,7 @@ fn of_size(at: usize, size: usize) -> Pool {
     )
 }
 
-/// The address that a pool of this size excludes.
+/// Returns the address that a pool of this size excludes.
 fn excluded(at: usize, size: usize) -> &'static str {
     match (at, size) {
         (0, 2) => "10.0.0.11",
@@ -165,13 +165,13 @@ fn excluded(at: usize, size: usize) -> &'static str {
     }
 }
 
-/// The names of machines and the addresses that a pool of this size keeps for them.
+/// Returns the pre-allocated addresses of a pool of this size, each after the name of its machine.
 fn kept_for(at: usize, size: usize) -> &'static [(&'static str, &'static str)] {
     match (at, size) {
         (0, 0) => &[("worker-1", "10.0.0.2")],
         (0, 1) => &[("clusters/worker-3", "10.0.0.2"), ("worker-4", "10.0.0.5"), ("other/worker-0", "10.0.0.1")],
         (0, _) => &[("worker-1", "10.0.0.11")],
-        // Another pool may exclude this address.
+        // Another pool may exclude a pre-allocated address.
         (1, 1) => &[("worker-2", "10.0.0.8")],
         (1, 2) => &[("worker-2", "10.0.0.2")],
         (2, 1) => &[("worker-2", "10.0.1.3"), ("worker-2", "fd00::3"), ("worker-0", "fd00::2")],
@@ -185,7 +185,7 @@ struct Model {
     pools: Vec<Pool>,
     sizes: [usize; 3],
     held: BTreeMap<IpAddr, (Claimant, String, u8)>,
-    /// Last holder, time of the release, and end of the reuse delay.
+    /// For each released address: the last holder, the time of the release, and the end of the reuse delay.
     left: BTreeMap<IpAddr, (Claimant, u64, u64)>,
     waiters: Vec<Claim>,
     conflicts: BTreeMap<IpAddr, BTreeMap<Claimant, State>>,
@@ -197,12 +197,13 @@ struct Model {
 }
 
 impl Model {
-    /// The addresses that the pools may allocate, to any machine or to one. The ends of subnets count, too.
+    /// Returns the addresses that the pools can allocate, even if only to one machine. The ends of subnets are
+    /// included.
     fn allocatable(&self) -> BTreeSet<IpAddr> {
         self.offers().into_iter().map(|(_, address)| address).collect()
     }
 
-    /// As [`Self::allocatable`], with the pool of each address.
+    /// Returns the addresses of [`Self::allocatable`], each with its pool.
     fn offers(&self) -> BTreeSet<(usize, IpAddr)> {
         let is_kept = |pool: usize, address: IpAddr| {
             let kept = kept_for(pool, self.sizes[pool]);
@@ -229,7 +230,7 @@ impl Model {
         all
     }
 
-    /// Why a pool reserves exactly this address on its network.
+    /// Returns the reason if a pool names exactly this address as pre-allocated or excluded.
     fn names(&self, at: usize, address: IpAddr) -> Option<Reserved> {
         let has = |text: &str| text.parse() == Ok(address);
         let kept = kept_for(at, self.sizes[at]).iter().any(|(_, kept)| has(kept));
@@ -241,14 +242,14 @@ impl Model {
         self.open.as_ref().is_none_or(|open| open.contains(&address))
     }
 
-    /// Whether a pool has an address of a family that is closed.
+    /// Whether a pool has a closed address of a family.
     fn has_closed(&self, pool: usize, family: Family) -> bool {
         let allocatable = self.allocatable();
         let of_pool = self.of(pool, family).unwrap_or_default();
         of_pool.into_iter().any(|address| allocatable.contains(&address) && !self.is_open(address))
     }
 
-    /// The other claimant that has a record of an address, or whose guest runs with it.
+    /// Returns another claimant that has a record of the address, or whose guest runs with the address.
     fn rival(&self, address: IpAddr, machine: &Machine, is_other: impl Fn(&Claimant) -> bool) -> Option<Claimant> {
         let mut records = self.conflicts.get(&address).into_iter().flat_map(BTreeMap::keys);
         records.find(|claimant| is_other(claimant)).or_else(|| self.other_guest(address, machine)).cloned()
@@ -263,14 +264,14 @@ impl Model {
         self.conflicts.contains_key(&address) || self.reports.contains_key(&address)
     }
 
-    /// Whether an interface keeps an address that no pool offers.
+    /// Whether an interface keeps an address of a family that no pool offers.
     fn keeps(&self, claimant: &Claimant, family: Family) -> bool {
         let mut own = self.conflicts.iter().filter(|(address, _)| Family::of(**address) == family);
         own.any(|(_, records)| records.get(claimant) == Some(&State::Excluded))
     }
 
-    /// Returns what a record may do, by the rules of the documentation. It shares no code with the library. `None`: the
-    /// record is ignored.
+    /// Decides by the rules of the documentation what becomes of a record. The function shares no code with the
+    /// library. `None`: the record is ignored.
     fn may_record(&self, Recorded { machine, interface, address, kind }: &Recorded) -> Option<May> {
         let claimant = Claimant { machine: machine.clone(), interface: interface.parse().unwrap() };
         let family = Family::of(*address);
@@ -283,7 +284,7 @@ impl Model {
         if holder.is_some_and(|holder| *holder == claimant || is_guests(holder)) {
             return Some(May::Keep);
         }
-        // Records of one namespace cannot take or reserve an address that only pools of other namespaces have.
+        // A record cannot take or reserve an address that only pools of other namespaces have.
         if (0..3).any(|at| has(&at)) && !(0..3).any(|at| has(&at) && own(&at)) && !has_left {
             return None;
         }
@@ -325,8 +326,9 @@ impl Model {
         })
     }
 
-    /// Whether machines of the namespace of a machine run with an address of a pool that no pool of this namespace has: the namespace
-    /// has left the pool, or its own pool has shrunk. Its other machines may run with addresses of the pool, too.
+    /// Whether the namespace of a machine has left a pool, or its own pool has shrunk. This is so if a machine of the
+    /// namespace holds an address of the pool that no pool of the namespace has. Other machines of the namespace may
+    /// then run with addresses of the pool, too.
     fn has_left(&self, pool: usize, machine: &Machine) -> bool {
         let has = |at: usize, address: IpAddr| self.of(at, Family::of(address)).unwrap_or_default().contains(&address);
         let is_of_pool = |address: IpAddr| {
@@ -336,8 +338,8 @@ impl Model {
         held.any(|(address, (by, ..))| by.machine.namespace == machine.namespace && is_of_pool(*address))
     }
 
-    /// Whether two different guests have an address. If all of them only report it, they count only if a pool offers
-    /// it.
+    /// Whether an address has two users. If there is no lease or record of the address, the guests that report it count
+    /// only if a pool offers the address.
     fn has_two_users(&self, address: IpAddr) -> bool {
         let family = Family::of(address);
         let name = |claimant: &Claimant| (claimant.machine.namespace.clone(), claimant.machine.name.clone());
@@ -369,9 +371,9 @@ impl Model {
         }
     }
 
-    /// Adopts records. Returns the number of new leases, and of reservations.
+    /// Adopts records. Returns the number of new leases and the number of new reservations.
     fn adopt(&mut self, records: &[Recorded]) -> (usize, usize) {
-        // In the order of their names.
+        // The pools are in the order of their names.
         let pools_of = |recorded: &Recorded| -> Vec<usize> {
             let is_its = |at: &usize| serves(*at, &recorded.machine.namespace) && INTERFACES[*at] == recorded.interface;
             [2, 0, 1].into_iter().filter(is_its).collect()
@@ -453,7 +455,7 @@ impl Model {
         }
     }
 
-    /// Returns the reports that are missing in a later state.
+    /// Returns the reports that a later state no longer has.
     fn reports_without(&self, later: &Self) -> Vec<Reservation> {
         let is_over = |(address, claimant): &(&IpAddr, &Claimant)| {
             !later.reports.get(*address).is_some_and(|claimants| claimants.contains(*claimant))
@@ -481,7 +483,8 @@ impl Model {
         all.into_iter().filter(|address| self.why_reserved(pool, *address, None).is_none()).collect()
     }
 
-    /// Why a pool does not allocate an address to any machine, or to this machine. All pools are on one network.
+    /// Returns the reason why a pool does not allocate an address: to this machine, or without a machine to any. All
+    /// pools are on one network.
     fn why_reserved(&self, pool: usize, address: IpAddr, machine: Option<&Machine>) -> Option<ReservedAddress> {
         let has = |text: &str| text.parse() == Ok(address);
         let is_kept = machine.is_some_and(|machine| self.kept(pool, machine, Family::of(address)) == Some(address));
@@ -499,7 +502,7 @@ impl Model {
         of_pool(pool).or(end).or(first)
     }
 
-    /// The address of a family that a pool keeps for a machine.
+    /// Returns the address of a family that is pre-allocated to a machine in a pool.
     fn kept(&self, pool: usize, machine: &Machine, family: Family) -> Option<IpAddr> {
         let names = [machine.name.clone(), format!("{}/{}", machine.namespace, machine.name)];
         let kept = kept_for(pool, self.sizes[pool]).iter().filter(|(name, _)| names.iter().any(|own| own == name));
@@ -533,7 +536,7 @@ impl Model {
     fn allocate(&mut self, claim: &Claim) -> Result<Vec<Allocation>, ClaimError> {
         let mut wanted = BTreeSet::new();
         let mut next = self.clone();
-        // A mistake in the claim itself is reported before a conflict about addresses.
+        // A mistake in the claim itself is reported before any conflict about an address.
         for check in [true, false] {
             for request in &claim.requests {
                 if !check {
@@ -579,7 +582,8 @@ impl Model {
         Ok(answer)
     }
 
-    /// Gives an interface the addresses of a request, all of them from one pool, and moves its leases of other pools.
+    /// Allocates to an interface the addresses of a request, all of them from one pool. Moves leases of other pools to
+    /// the pools of the request.
     fn give(&mut self, request: &Request, claim: &Claim) -> Result<(), ClaimError> {
         let index = |pool: &str| POOLS.iter().position(|known| *known == pool).unwrap();
         let group: Vec<usize> = request.pools().map(index).collect();
@@ -594,14 +598,15 @@ impl Model {
                 }
                 continue;
             };
-            // A lease stays in a pool of the request, unless another one of them has its address.
+            // A lease stays in a pool of the request, unless only another pool of the request has the address.
             let has = |at: &&usize| self.of(**at, family).unwrap().contains(&held);
             let known = group.iter().find(|at| POOLS[**at] == pool);
             if let Some(at) = known.filter(|at| has(at) || !group.iter().any(|at| has(&at))) {
                 own.push(*at);
                 continue;
             }
-            // All pools are on one network. An address outside its new pool keeps its prefix length.
+            // All pools are on one network, so a lease can move between them. An address outside its new pool keeps its
+            // prefix length.
             let (at, is_inside) = (*group.iter().find(has).unwrap_or(&group[0]), group.iter().any(|at| has(&at)));
             let prefix = prefix_of(self, at, family);
             let lease = self.held.get_mut(&held).unwrap();
@@ -632,8 +637,8 @@ impl Model {
                         refused.push((pool, family));
                         continue 'pools;
                     }
-                    // A machine gets addresses of the next pool only if this pool is exhausted. It waits for a pool
-                    // with closed addresses, which are soon opened.
+                    // A machine gets addresses of the next pool only if this pool is exhausted. If this pool has closed
+                    // addresses, the machine waits, because they are soon opened.
                     Err(error) => return Err(error),
                 };
                 let prefix = prefix_of(&next, at, *family);
@@ -648,8 +653,8 @@ impl Model {
         Err(ClaimError::Exhausted { interface: claimant.interface, pool, family, overflow: pools.collect() })
     }
 
-    /// Gives each held address the prefix length of this pool if it is the pool of the lease, and has the address. An address outside
-    /// the pool of its lease has the prefix length of the only pool that has the address and serves the machine.
+    /// Sets the prefix length of this pool on each held address of the pool. An address that the pool of its lease does
+    /// not have follows this pool only if no other pool that serves the machine has the address.
     fn follow_prefix(&mut self, pool: usize) {
         let mut held = std::mem::take(&mut self.held);
         for (address, (by, of, prefix)) in &mut held {
@@ -735,7 +740,8 @@ impl Model {
         offered.into_iter().find(free).ok_or_else(none)
     }
 
-    /// The address of a pool that a machine of the name released last, if it is free for this machine.
+    /// Returns the address of a pool that a machine with the same name released last, if this address is free for the
+    /// claimant.
     fn remembered(&self, at: usize, family: Family, claim: &Claim) -> Option<IpAddr> {
         let (pool, offered) = (&self.pools[at], self.offered(at, family));
         let own = |by: &Claimant| is_namesake(&by.machine, &claim.machine) && by.interface == pool.interface();
@@ -792,10 +798,10 @@ impl Model {
     }
 }
 
-/// What a record may do.
+/// What becomes of a record.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum May {
-    /// The claimant holds the address.
+    /// The claimant already holds the address.
     Keep,
     Lease,
     Reserve(State),
@@ -836,14 +842,14 @@ fn is_namesake(one: &Machine, other: &Machine) -> bool {
     one.name == other.name && one.namespace == other.namespace
 }
 
-/// Whether a claim that names no address waits after this refusal.
+/// Whether a claim without named addresses waits after this refusal.
 fn may_pass(error: &ClaimError) -> bool {
     use ClaimError::{Closed, Exhausted, Reserved, ReuseDelay, Taken};
     matches!(error, Exhausted { .. } | Reserved { .. } | ReuseDelay { .. } | Taken { .. } | Closed(_))
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    // Two machines, one after the other, have each name.
+    // Each name belongs to two machines, one after the other.
     let machine = || {
         (0..5_u8, 0..2_u8)
             .prop_map(|(name, uid)| Machine::new("clusters", format!("worker-{name}"), format!("{name}{uid}")))
@@ -909,12 +915,12 @@ fn claim_of(machine: &Machine, pools: &[usize], has_overflow: bool, named: Optio
             first.addresses.push(format!("fd00::{named:x}").parse().unwrap());
         }
     }
-    // The order of the names differs from the order of creation.
+    // The order of creation differs from the order of the names.
     let created = u64::from(machine.uid.as_bytes()[0] ^ 1);
     Claim { machine: machine.clone(), created: time(created), requests, sticky, secret: None }
 }
 
-/// Runs a history on a model and, alternating, on registries that share one ledger.
+/// Runs a history on a model, and in turn on each of several registries that share one ledger.
 fn live<L: Ledger + std::fmt::Debug>(
     (delays, steps): (bool, Vec<(Step, Fault, usize)>),
     registries: usize,
@@ -948,7 +954,7 @@ fn live<L: Ledger + std::fmt::Debug>(
         let now = model.now;
         let mut after = model.clone();
         next_fault.set(fault);
-        // `None` if the step failed because the ledger failed.
+        // The result is `None` if the step failed because the ledger failed.
         let done = match &step {
             Step::Claim { machine, pools, has_overflow, named, sticky } => {
                 let claim = claim_of(machine, pools, *has_overflow, *named, *sticky);
@@ -1008,13 +1014,13 @@ fn live<L: Ledger + std::fmt::Debug>(
                 after.set_aside(recorded);
                 ours[at].set_aside([recorded.reservation()], time(now)).is_ok()
             }
-            // Reports and closed addresses are in no ledger, so only histories with one process have them.
+            // No ledger stores reports or closed addresses, so only histories with one process have them.
             Step::Report(reports) => {
                 let reports = if registries == 1 { reports.as_slice() } else { &[] };
                 after.report(reports);
                 let begun: Vec<Reservation> = reports.iter().map(Recorded::reservation).collect();
                 let ended = model.reports_without(&after);
-                // The reports are set also if no machine can be served.
+                // The reports take effect even if no machine can be served.
                 model = after.clone();
                 let served = after.serve();
                 let changed = ours[at].change_reports(&begun, &ended, time(now));
@@ -1121,7 +1127,7 @@ proptest! {
     #[test]
     fn any_history_in_memory_agrees_with_the_model(history in history(40), is_closing in any::<bool>()) {
         live(history, 1, is_closing, |ledger: Option<MemoryLedger>| {
-            // The next process must read the complete state from the ledger.
+            // The next process must be able to read the complete state from the ledger.
             ledger.map_or_else(MemoryLedger::default, MemoryLedger::reopened)
         });
     }

@@ -1,7 +1,6 @@
-//! Several processes with one ledger, and killed processes.
+//! Runs several processes with one ledger, and kills processes.
 //!
-//! Each process is this test program, started again with one test, which then runs a [`Work`] in place of its
-//! assertions.
+//! Each process is this test program again. It starts with one test, which runs a [`Work`] in place of its assertions.
 
 use std::any::type_name;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,7 +17,7 @@ use rusqlite::Connection;
 
 use super::{claim, machine, pool, registry, shown, time};
 
-/// The task of one process: takes the path of the ledger and the number of the process.
+/// The task of a process. Its parameters are the path of the ledger and the number of the process.
 type Work = fn(&Path, usize);
 
 /// All tasks by name. A process gets the name of its task in an environment variable.
@@ -44,7 +43,7 @@ fn start<T: Fn()>(_test: T, work: &str, ledger: &Path, number: usize) -> Child {
     command.stdout(Stdio::piped()).stdin(Stdio::null()).spawn().unwrap()
 }
 
-/// Runs the task in a process that [`start`] has started. Returns `false` in the test itself.
+/// Runs the task if [`start`] has started this process. Returns `false` in the test itself.
 fn has_worked() -> bool {
     let Ok(requested) = env::var(WORK) else { return false };
     let (_, work) = WORKS.iter().find(|(name, _)| *name == requested).unwrap();
@@ -124,7 +123,7 @@ fn claim_and_release(path: &Path, process: usize) {
 }
 
 #[test]
-fn eight_processes_that_start_at_once_make_one_ledger() {
+fn eight_processes_that_start_together_create_one_ledger() {
     if has_worked() {
         return;
     }
@@ -133,7 +132,7 @@ fn eight_processes_that_start_at_once_make_one_ledger() {
     finish(
         (0..8)
             .map(|number| {
-                start(eight_processes_that_start_at_once_make_one_ledger, "make the ledger and claim", &path, number)
+                start(eight_processes_that_start_together_create_one_ledger, "make the ledger and claim", &path, number)
             })
             .collect(),
     );
@@ -190,7 +189,8 @@ fn machines_that_wait_in_several_processes_are_served_in_order() {
 fn ask_and_wait(path: &Path, process: usize) {
     let mut registry = registry(path, [narrow()]);
     for at in 0..10 {
-        // The creation times of the processes interleave, and the latest come first.
+        // The creation times of the processes interleave, and each process claims in the reverse order of its creation
+        // times.
         let number = 8 * (9 - at) + process;
         let refused =
             registry.claim(&claim(&format!("waiter-{number}"), number as u64, &["clusters/workers"]), time(1));
@@ -209,7 +209,7 @@ fn release(path: &Path, process: usize) {
 
 /// Kills processes at random moments. `GLOWPLUG_TEST_KILLS` sets the number of kills.
 #[test]
-fn a_killed_process_loses_no_committed_claim_and_duplicates_none() {
+fn a_killed_process_neither_loses_nor_duplicates_a_committed_claim() {
     if has_worked() {
         return;
     }
@@ -217,13 +217,14 @@ fn a_killed_process_loses_no_committed_claim_and_duplicates_none() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("ledger");
     registry(&path, [wide()]);
-    // Machines that certainly hold addresses. A machine with an unknown result is not in this map.
+    // Machines that certainly hold addresses. A machine is not in this map if the result of its last request is
+    // unknown.
     let mut held: BTreeMap<String, String> = BTreeMap::new();
     for kill in 0..kills {
         let mut child =
-            start(a_killed_process_loses_no_committed_claim_and_duplicates_none, "claim until killed", &path, kill);
+            start(a_killed_process_neither_loses_nor_duplicates_a_committed_claim, "claim until killed", &path, kill);
         let mut lines = BufReader::new(child.stdout.take().unwrap());
-        // Wait until the process has begun, then for a random time: from none to that of some claims.
+        // Wait until the process has begun, and then for a random time in which some claims are made.
         let mut printed = String::new();
         while !printed.ends_with("begin\n") {
             assert_ne!(lines.read_line(&mut printed).unwrap(), 0, "{printed}");
@@ -234,7 +235,7 @@ fn a_killed_process_loses_no_committed_claim_and_duplicates_none() {
         child.wait().unwrap();
 
         let mut uncertain = BTreeSet::new();
-        // The last line may be incomplete.
+        // The process may have been killed within its last line.
         for line in printed.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')) {
             let words: Vec<&str> = line.split(' ').collect();
             match words[..] {
@@ -259,7 +260,7 @@ fn a_killed_process_loses_no_committed_claim_and_duplicates_none() {
             found.entry(lease.claimant.machine.name.clone()).or_default().push(address.to_string());
         }
         for name in uncertain {
-            // A machine has all of its addresses or none.
+            // A machine holds all of its addresses or none.
             if let Some(addresses) = found.get(&name) {
                 assert_eq!(addresses.len(), 2);
                 held.insert(name, addresses.join("+"));
@@ -309,7 +310,7 @@ fn a_process_sees_changes_of_another_process_at_its_next_claim() {
     assert_eq!(given(&mut one, "b"), ["b: 10.0.0.2/16"]);
     assert_eq!(shown(&other.release(&machine("a"), time(2)).unwrap().held), ["a: 10.0.0.1/16"]);
     assert_eq!(given(&mut one, "c"), ["c: 10.0.0.1/16"]);
-    // So many changes that the store no longer has all of them for a process that lags behind.
+    // The store does not keep so many changes for a process that lags behind. That process must read the whole ledger.
     let many = pool("many", "eth1", "addresses: [10.1.0.0/16, fd01::/64]");
     one.resize([many], &[], time(3)).unwrap();
     let claims: Vec<_> = (0..5_001).map(|at| claim(&at.to_string(), 0, &["clusters/many"])).collect();

@@ -1,4 +1,4 @@
-//! Ledgers that cannot be opened, and the reported reasons.
+//! Checks ledgers that are refused, and the reported reasons.
 
 use std::error::Error;
 use std::fs;
@@ -28,13 +28,13 @@ fn a_ledger_is_created_only_on_request() {
 }
 
 #[test]
-fn a_ledger_is_created_once_and_an_interrupted_creation_is_made_again() {
+fn a_ledger_is_created_only_once_but_an_interrupted_creation_can_be_repeated() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("ledger");
     fs::write(&path, "").unwrap();
     assert_eq!(refusal(&path), format!("{}: not a ledger", path.display()));
     SqliteLedger::create(&path).unwrap();
-    // The ledger has no pool yet.
+    // A ledger without a pool comes from an interrupted creation, so the program creates the ledger again.
     let workers = pool("workers", "eth0", "addresses: [10.0.0.0/24]");
     Registry::open(SqliteLedger::create(&path).unwrap()).unwrap().resize([workers], &[], time(1)).unwrap();
     let error = SqliteLedger::create(&path).unwrap_err().to_string();
@@ -100,7 +100,7 @@ fn a_ledger_that_is_mounted_at_a_second_path_is_refused_there() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("ledger");
     registry(&path, [pool("workers", "eth0", "addresses: [10.0.0.0/24]")]);
-    // Only the mount of a file is refused. In the mount of a folder, the log is the same file.
+    // The program refuses only the mount of the file. If the folder is mounted, both paths have the same log.
     let script = "set -e; cd \"$1\"; mkdir file folder; : >file/ledger; mount --bind ledger file/ledger; \
                   mount --bind . folder; shift; \"$@\" folder/ledger; \"$@\" file/ledger";
     let mut command = Command::new("unshare");
@@ -135,7 +135,7 @@ fn a_file_that_is_no_database_is_refused() {
 }
 
 #[test]
-fn a_ledger_of_another_version_is_refused_by_that_version() {
+fn the_error_about_a_ledger_of_another_version_has_both_versions() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("ledger");
     SqliteLedger::create(&path).unwrap();
@@ -150,7 +150,7 @@ fn a_ledger_of_another_version_is_refused_by_that_version() {
 }
 
 #[test]
-fn a_file_without_the_version_or_with_another_programs_mark_is_not_a_ledger() {
+fn a_file_without_the_version_or_with_the_mark_of_another_program_is_not_a_ledger() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("ledger");
     for (pragma, value) in [("user_version", 0), ("user_version", -1), ("application_id", 0), ("application_id", 7)] {
@@ -194,7 +194,7 @@ fn a_closed_ledger_is_complete_in_its_file_and_its_log_is_empty() {
 }
 
 #[test]
-fn an_impossible_row_is_damage() {
+fn a_row_with_an_invalid_interface_name_is_damage() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("ledger");
     let workers = || pool("workers", "eth0", "addresses: [10.0.0.0/24]");
@@ -217,7 +217,7 @@ fn a_time_after_the_end_of_the_calendar_is_damage() {
 }
 
 #[test]
-fn the_store_itself_refuses_an_address_that_is_held() {
+fn the_database_itself_rejects_a_second_lease_of_an_address() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("ledger");
     let workers = || pool("workers", "eth0", "addresses: [10.0.0.0/24]");
@@ -229,7 +229,7 @@ fn the_store_itself_refuses_an_address_that_is_held() {
         [],
     );
     assert_eq!(error.unwrap_err().to_string(), "UNIQUE constraint failed: leases.network, leases.address");
-    // A change by hand is read like any other change.
+    // The registry reads a change by hand like any other change.
     rows.execute("DELETE FROM leases", []).unwrap();
     assert_eq!(shown(&registry.claim(&claim("b", 0, &["clusters/workers"]), time(2)).unwrap()), ["b: 10.0.0.1/24"]);
     assert_eq!(registry.release(&machine("a"), time(3)).unwrap().held, []);
@@ -259,7 +259,7 @@ fn reuse_delays_waiting_machines_and_missing_machines_survive_a_restart() {
 }
 
 #[test]
-fn a_row_that_was_changed_without_its_checksum_is_damage_to_every_reader() {
+fn every_reader_reports_a_row_that_does_not_match_its_checksum_as_damage() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("ledger");
     let mut open = registry(&path, [pool("workers", "eth0", "addresses: [10.0.0.0/24]")]);
@@ -286,7 +286,7 @@ fn a_lost_row_is_detected() {
 }
 
 #[test]
-fn a_backup_of_a_ledger_in_use_is_whole_and_replaces_nothing() {
+fn a_backup_of_a_ledger_in_use_is_complete_and_replaces_no_file() {
     let directory = tempfile::tempdir().unwrap();
     let (path, copy) = (directory.path().join("ledger"), directory.path().join("copy"));
     let mut writer = registry(&path, [pool("workers", "eth0", "addresses: [10.0.0.0/24]")]);
@@ -300,7 +300,7 @@ fn a_backup_of_a_ledger_in_use_is_whole_and_replaces_nothing() {
 }
 
 #[test]
-fn the_history_has_every_holder_of_an_address_with_its_times() {
+fn the_history_has_every_holder_of_an_address_with_the_times_of_its_lease() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("ledger");
     let mut registry = registry(&path, [pool("workers", "eth0", "addresses: [10.0.0.0/24]")]);

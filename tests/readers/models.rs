@@ -1,4 +1,4 @@
-//! Networks that no OpenStack document can describe: rendered from the model and read by the network programs.
+//! Renders networks that no OpenStack document can describe, and lets the network programs read the arguments.
 
 use std::net::IpAddr;
 
@@ -34,7 +34,7 @@ fn with_address(mut link: Link) -> Link {
     link
 }
 
-/// Returns the profiles that NetworkManager and dracut's own scripts make of a network.
+/// Returns the profiles that NetworkManager and dracut's own scripts make from the arguments for a network.
 fn understood(links: Vec<Link>) -> [String; 2] {
     let mut config = NetworkConfig::new(links).unwrap();
     config.dns.nameservers = vec!["1.1.1.1".parse::<IpAddr>().unwrap().into()];
@@ -53,7 +53,7 @@ fn understood(links: Vec<Link>) -> [String; 2] {
 const STATIC: &str = "    address 10.0.0.5/24\n    gateway 10.0.0.1\n    dns 1.1.1.1\n  ipv6 disabled\n";
 
 #[test]
-fn a_bridge_of_a_nic_and_a_vlan() {
+fn the_arguments_of_a_bridge_of_a_nic_and_a_vlan_are_understood() {
     let bridge_of = "bridge of 52:54:00:12:34:01 and vlan 5 on NIC 52:54:00:12:34:02";
     let port = format!("  port of {bridge_of}\n  ipv4 disabled\n  ipv6 disabled\n");
     let text = |parent: &str, required: &str| {
@@ -84,7 +84,7 @@ fn a_vlan_on_a_bridge() {
 }
 
 #[test]
-fn a_nic_with_another_mac_address() {
+fn a_nic_takes_the_mac_address_of_its_document() {
     let mut nic = with_address(nic(1));
     nic.cloned_mac_address = Some([0x52, 0x54, 0, 0x12, 0x34, 9].into());
     nic.mtu = 1400.try_into().ok();
@@ -95,7 +95,7 @@ fn a_nic_with_another_mac_address() {
 }
 
 #[test]
-fn a_nic_that_is_known_by_a_pattern() {
+fn a_nic_that_is_identified_by_a_pattern() {
     let nic = || {
         let names = vec!["en*".parse().unwrap()];
         link(LinkKind::Nic(Nic::Pattern { names, drivers: Vec::new(), name: None }))

@@ -1,4 +1,4 @@
-//! Runs dracut's own scripts on arguments, and reduces expected profiles to the features of these scripts.
+//! Runs dracut's own scripts on kernel arguments, and reduces expected profiles to the features of these scripts.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -13,15 +13,15 @@ use crate::support::profiles::{Cidr, DeviceKey, Family, Method, Profile, Profile
 /// Directory of dracut's modules.
 const MODULES: &str = "/usr/lib/dracut/modules.d";
 
-/// Script that runs dracut's scripts.
+/// Path of the script that runs dracut's own scripts.
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/readers/network_legacy.sh");
 
-/// Whether a warning is about the test machine, which has none of the NICs.
+/// Whether a warning only means that this machine lacks the NIC of the argument.
 fn is_about_this_machine(warning: &str) -> bool {
     warning.starts_with("Network interface '") && warning.ends_with("' does not exist")
 }
 
-/// Names of created devices and of renamed NICs.
+/// Names of the devices that arguments create, and of the NICs that arguments rename.
 #[derive(Default)]
 struct Names<'a> {
     nics: BTreeMap<&'a str, &'a str>,
@@ -30,11 +30,11 @@ struct Names<'a> {
     vlans: BTreeMap<&'a str, (&'a str, u16)>,
 }
 
-/// Lets the scripts read a line of arguments.
+/// Runs the scripts on a line of arguments, and returns the profiles that they understand.
 ///
 /// # Errors
 ///
-/// Fails for everything that stops a boot or prints a warning, and for a second argument for one interface.
+/// Fails if a script stops the boot or prints a warning, or if an interface has a second argument.
 pub(crate) fn read(line: &str) -> Result<Profiles, String> {
     static SCRIPTS: OnceLock<Result<String, String>> = OnceLock::new();
     let scripts = SCRIPTS.get_or_init(|| {
@@ -114,7 +114,7 @@ fn understand(text: &str) -> Result<Profiles, String> {
             ["route", destination, gateway, device] => {
                 let destination: Cidr = destination.parse()?;
                 let key = names.key(device);
-                // `setup_net` compares this field with the name of the interface, so it must be a name.
+                // `setup_net` compares this field with the name of the interface, so the field must be a name.
                 if device.contains(':') {
                     return Err(format!("route {destination} names its NIC by {device}, which nobody finds"));
                 }
@@ -140,7 +140,7 @@ fn understand(text: &str) -> Result<Profiles, String> {
     Ok(profiles)
 }
 
-/// Applies an `ip=` argument as `ifup` does.
+/// Applies an `ip=` argument to a profile, as `ifup` does.
 fn ip(profile: &mut Profile, address: &str, gateway: &str, mask: &str, method: &str) -> Result<(), String> {
     let auto = |family: &mut Family| family.method = Method::Auto;
     match (method, address) {
@@ -163,8 +163,8 @@ fn ip(profile: &mut Profile, address: &str, gateway: &str, mask: &str, method: &
 }
 
 /// Reduces expected profiles to the features of network-legacy, by the rule of `glowplug::render::network_legacy`. The
-/// profiles leave open which of several addresses comes first; `read` decides this. If a default route is not
-/// supported, the next best route of `defaults` replaces it.
+/// profiles do not say which of several addresses is first, so `read` decides this. If network-legacy does not support
+/// a default route, the next best route of `defaults` replaces this route.
 pub(crate) fn reduced(truth: &Profiles, defaults: &[DefaultRoute], on_link: &OnLink, read: &Profiles) -> Profiles {
     let none = Profile::default();
     let profiles = truth
@@ -182,7 +182,7 @@ pub(crate) fn reduced(truth: &Profiles, defaults: &[DefaultRoute], on_link: &OnL
             continue;
         }
         let mut left: Vec<_> = defaults.iter().filter(|it| it.ipv4 == ipv4 && is_left(it, truth, &reduced)).collect();
-        // The expected profiles leave the order of equal routes open.
+        // The expected profiles do not say which of several equal routes is first.
         let metric = left.first().map(|it| it.metric);
         left.retain(|it| Some(it.metric) == metric);
         let is_read = |it: &&&DefaultRoute| {
@@ -207,7 +207,7 @@ pub(crate) fn reduced(truth: &Profiles, defaults: &[DefaultRoute], on_link: &OnL
     reduced
 }
 
-/// Whether a default route is still possible in the reduced profiles.
+/// Whether the reduced profiles still allow this default route.
 fn is_left(default: &DefaultRoute, truth: &Profiles, reduced: &Profiles) -> bool {
     let (Some(kept), Some(meant)) = (reduced.0.get(&default.key), truth.0.get(&default.key)) else { return false };
     let (kept, meant) = (family(kept, default.ipv4), family(meant, default.ipv4));
@@ -223,7 +223,7 @@ fn everything(ipv4: bool) -> Cidr {
     Cidr { address, length: 0 }
 }
 
-/// Whether the gateway does not need an address that the reduction removed.
+/// Whether the gateway can be used without the addresses that the reduction removed.
 fn is_expressible(kept: &Family, meant: &Family, via: Option<IpAddr>) -> bool {
     let reaches = |family: &Family, via| family.addresses.iter().any(|address| has(address, via));
     via.is_none_or(|via| reaches(kept, via) || !reaches(meant, via))
@@ -233,7 +233,7 @@ fn reduced_profile(key: &DeviceKey, profile: &Profile, on_link: &OnLink, read: &
     let Profile { ipv4, ipv6, .. } = profile;
     let is_sure = |family: &Family| family.gateway.is_some() && !family.addresses.is_empty();
     let keeps_ipv4 = ipv4.method != Method::Disabled && (is_sure(ipv4) || !is_sure(ipv6));
-    // With required DHCPv4, NetworkManager also accepts IPv6.
+    // A profile with required DHCPv4 also accepts IPv6, but it does not request IPv6.
     let asks_both = !ipv4.required
         && ipv4.method == Method::Auto
         && ipv6.method == Method::Auto
@@ -245,7 +245,7 @@ fn reduced_profile(key: &DeviceKey, profile: &Profile, on_link: &OnLink, read: &
     let is_static = family.method == Method::Manual;
     let is_used = family.method != Method::Disabled;
     let mut reduced = Profile { name: profile.name.clone(), ..Profile::default() };
-    // network-legacy parses the VLAN id from a different part of the name.
+    // network-legacy finds the VLAN id in another part of the name than NetworkManager.
     if matches!(key, DeviceKey::Vlan(..)) {
         reduced.name = None;
     }
@@ -357,13 +357,13 @@ mod tests {
     }
 
     #[test]
-    fn a_route_by_a_mac_address_is_never_used() {
+    fn a_route_that_names_its_nic_by_a_mac_address_is_an_error() {
         let error = read("ip=[52:54:00:12:34:56]:dhcp rd.route=10.0.0.0/8:10.0.0.1:[52:54:00:12:34:56]").unwrap_err();
         assert_eq!(error, "route 10.0.0.0/8 names its NIC by 52:54:00:12:34:56, which nobody finds");
     }
 
     #[test]
-    fn a_bond_a_bridge_and_a_vlan_are_read_as_they_are_written() {
+    fn the_arguments_of_a_bond_a_bridge_and_a_vlan_are_read_with_all_their_fields() {
         let read = read(
             "ifname=kv0:52:54:00:12:34:01 ifname=kv1:52:54:00:12:34:02 bond=bond0:kv0,kv1:mode=active-backup:1400 \
              vlan=bond0.5:bond0 bridge=br0:bond0.5 ip=10.0.0.5::10.0.0.1:24::br0:none:9000 nameserver=1.1.1.1",

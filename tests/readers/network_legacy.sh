@@ -1,10 +1,10 @@
 #!/bin/sh
-# Prints how the scripts of dracut's module network-legacy understand the arguments in LINE: one line for each setting, with
-# fields separated by bars. SCRATCH is an empty directory. SCRIPTS is the output of this script when it runs with an
-# argument: dracut's own functions and scripts, from its directory of modules, MODULES.
+# Prints how the scripts of dracut's module network-legacy understand the kernel arguments in LINE. Each setting is a
+# line, with fields separated by bars. SCRATCH is an empty directory. SCRIPTS has dracut's own functions and scripts;
+# this script prints them when it runs with an argument. MODULES is dracut's directory of modules.
 #
-# The scripts write below /tmp and /etc; here these paths are replaced by the scratch directory. Functions of dracut's
-# library that would change the machine are replaced. dracut's own code splits the line into arguments.
+# The scripts of dracut write below /tmp and /etc. Here SCRATCH replaces these directories. Other functions replace the
+# functions of dracut's library that would change the machine. dracut's own code splits the line into arguments.
 #
 # shellcheck disable=SC2154 # what the scripts set
 if [ $# -gt 0 ]; then

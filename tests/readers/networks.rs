@@ -1,6 +1,6 @@
 //! Derives from a network model the profiles that kernel arguments can express.
 //!
-//! The comparison with cloud-init checks separately that the model matches its document.
+//! The comparison with cloud-init checks that the model matches its document.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -11,19 +11,19 @@ use ipnetwork::IpNetwork;
 use crate::support::documents::DefaultRoute;
 use crate::support::profiles::{Cidr, DeviceKey, Method, Profile, Profiles};
 
-/// The meaning of a network, limited to the features of NetworkManager's arguments.
+/// The meaning of a network, as far as kernel arguments for NetworkManager can express it.
 pub(crate) struct Meaning {
     pub(crate) profiles: Profiles,
-    /// Every default route, by preference.
+    /// All default routes, in the order of preference.
     pub(crate) defaults: Vec<DefaultRoute>,
-    /// Routes whose gateways are on the link, independent of its addresses.
+    /// Destinations and gateways of routes whose gateway is on the link, whatever addresses the link has.
     pub(crate) on_link: OnLink,
 }
 
 pub(crate) type OnLink = BTreeSet<(Cidr, IpAddr)>;
 
-/// Returns the meaning of a network. `None` if arguments cannot express it: they cannot match NICs by a pattern, but
-/// only apply to every NIC.
+/// Returns the meaning of a network. `None`: arguments cannot express the network, because they cannot match NICs by a
+/// pattern. An argument can only apply to one NIC or to every NIC.
 pub(crate) fn meaning(config: &NetworkConfig) -> Option<Meaning> {
     let indices = || (0..config.links().len()).map(LinkIndex::new);
     let is_pattern = |at: LinkIndex| matches!(config.link(at).kind, LinkKind::Nic(Nic::Pattern { .. }));
@@ -43,7 +43,7 @@ pub(crate) fn meaning(config: &NetworkConfig) -> Option<Meaning> {
     let mut profiles = Profiles::default();
     for at in indices().filter(|at| is_made(config, *at)) {
         let is_needed = config.controller_of(at).is_some() || config.carries_vlans(at);
-        // Arguments that exclude a NIC cannot have a pattern.
+        // An argument that keeps a NIC without addresses cannot have a pattern.
         let is_stated = config.link(at).without_addresses && (asking == 0 || !is_pattern(at));
         if is_needed || is_stated || asks(config.link(at)) {
             profiles.0.insert(key(config, at), profile(config, at, &defaults));
@@ -76,7 +76,7 @@ fn asks(link: &Link) -> bool {
     !is_nic || link.has_addresses() || link.mtu.is_some() || link.cloned_mac_address.is_some()
 }
 
-/// Whether arguments can create a link. They cannot create a bridge without ports.
+/// Whether arguments can create a link. Arguments cannot create a bridge without ports.
 fn is_made(config: &NetworkConfig, at: LinkIndex) -> bool {
     match &config.link(at).kind {
         LinkKind::Nic(_) | LinkKind::Bond { .. } => true,
@@ -114,7 +114,7 @@ fn profile(config: &NetworkConfig, at: LinkIndex, defaults: &[DefaultRoute]) -> 
         LinkKind::Bond { name, options, .. } => {
             profile.name = Some(name.to_string());
             let further = options.others().iter().map(|option| (option.name, option.value.clone()));
-            // An argument accepts one target.
+            // An argument accepts only one ARP target.
             let target = options.arp_ip_target().first().map(|target| ("arp_ip_target", target.to_string()));
             let primary = options.primary().map(|port| ("primary", key(config, port).bare()));
             let all = further.chain(target).chain(primary).chain([("mode", options.mode().to_string())]);
@@ -129,7 +129,7 @@ fn profile(config: &NetworkConfig, at: LinkIndex, defaults: &[DefaultRoute]) -> 
     }
     if let Some(controller) = config.controller_of(at) {
         profile.port_of = Some(key(config, controller));
-        // A member or port has no settings of its own; only a bond keeps its MTU.
+        // A bond member or bridge port has no settings of its own, and only a bond keeps its MTU.
         profile.mtu = profile.mtu.filter(|_| matches!(link.kind, LinkKind::Bond { .. }));
         return profile;
     }
@@ -140,7 +140,7 @@ fn profile(config: &NetworkConfig, at: LinkIndex, defaults: &[DefaultRoute]) -> 
         if family.method == Method::Disabled {
             continue;
         }
-        // NetworkManager adds no name server to a profile with a link-local address alone.
+        // NetworkManager adds no name server to a profile that has only a link-local address.
         if family.method != Method::LinkLocal {
             family.dns = servers.iter().copied().filter(|server| server.is_ipv4() == ipv4).collect();
         }
@@ -159,7 +159,7 @@ fn profile(config: &NetworkConfig, at: LinkIndex, defaults: &[DefaultRoute]) -> 
     profile
 }
 
-/// Whether a link is another name of the default route's link: it has an address and the gateway of that link.
+/// Whether a link is a second name of the default route's link: both have an address and the gateway in common.
 fn is_other_name(config: &NetworkConfig, at: LinkIndex, best: &DefaultRoute) -> bool {
     let link = config.link(at);
     let mut of_best = (0..config.links().len()).map(LinkIndex::new).filter(|other| key(config, *other) == best.key);
@@ -174,8 +174,8 @@ fn is_other_name(config: &NetworkConfig, at: LinkIndex, best: &DefaultRoute) -> 
     link.routes.iter().any(|route| is_expressible(link, route) && has_gateway(route)) && of_best.any(shares)
 }
 
-/// Sets method and requirement of both families. A family with a static address is required. A dynamic family is
-/// required only if there is no other family, because its failure must not take down the other family.
+/// Sets the method of both families, and whether each family is required. A family with a static address is required. A
+/// dynamic family is required only if there is no other family: its failure must not stop the other family.
 fn set_families(profile: &mut Profile, link: &Link) {
     let (dynamic4, dynamic6) = (link.ipv4.dhcp, link.ipv6.dynamic.is_some());
     let (static4, static6) = (!link.ipv4.addresses.is_empty(), !link.ipv6.addresses.is_empty());
@@ -188,7 +188,7 @@ fn set_families(profile: &mut Profile, link: &Link) {
         (true, false) => (Method::Auto, dynamic6 == static6),
     };
     (ipv6.method, ipv6.required) = match (dynamic6, static6) {
-        // DHCPv4 without IPv6 cannot be expressed by an argument.
+        // No argument requests DHCPv4 without IPv6.
         (false, false) if dynamic4 => (Method::Auto, false),
         (false, false) if link.ipv6.link_local == Some(true) => (Method::LinkLocal, true),
         (false, false) => (Method::Disabled, false),
@@ -203,7 +203,8 @@ fn set_families(profile: &mut Profile, link: &Link) {
     ipv6.addresses = link.ipv6.addresses.iter().map(|address| cidr(IpNetwork::V6(*address))).collect();
 }
 
-/// Whether arguments can express a route: it is in the main table, and its link has an address of its family.
+/// Whether arguments can express a route: the route is in the main table, and its link has an address of the route's
+/// family.
 fn is_expressible(link: &Link, route: &Route) -> bool {
     let is_used = if route.destination().is_ipv4() { link.ipv4.is_used() } else { link.ipv6.is_used() };
     is_used && route.table.is_none()
@@ -225,7 +226,7 @@ fn defaults(config: &NetworkConfig) -> Vec<DefaultRoute> {
     defaults
 }
 
-/// Returns every server once, the servers of the machine before the servers of the links.
+/// Returns every name server once: first those of the machine, then those of the links.
 fn name_servers(config: &NetworkConfig) -> Vec<IpAddr> {
     let of_links = config.links().iter().flat_map(|link| &link.dns.nameservers);
     let mut servers: Vec<IpAddr> = Vec::new();

@@ -1,5 +1,5 @@
-//! Generated networks as cases for `tests/networkd/batch` and `tests/network_manager/batch`, and the comparison with the
-//! results.
+//! Writes generated networks as cases for `tests/networkd/batch` and `tests/network_manager/batch`, and compares the
+//! results with the networks.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -43,7 +43,7 @@ pub(crate) fn meaning(document: &str) -> NetworkConfig {
 pub(crate) enum Program {
     Networkd,
     NetworkManager,
-    /// networkd with the files of netplan, which reads the document itself.
+    /// networkd with files that netplan has written from the document.
     Netplan,
 }
 
@@ -74,17 +74,20 @@ pub(crate) fn write_case(case: &Path, network: &NetworkConfig, program: Program)
     fs::write(case.join("nics"), state::nics(network)).unwrap();
 }
 
-/// Numbers of NICs that [`PATTERN`] matches.
+/// How many NICs [`PATTERN`] matches on each machine of [`check_pattern`].
 const MATCHES: [usize; 5] = [0, 1, 2, 5, 40];
 
-/// A document whose pattern matches any number of NICs. With a static address, no network program needs a server.
+/// A document whose pattern matches any number of NICs. The address is static, so no network program needs a DHCP
+/// server.
 pub(crate) const PATTERN: &str = "version: 2\nethernets: {any: {match: {name: 'en*'}, addresses: [10.0.0.5/24]}}\n";
 
-/// Checks which NICs have the address of [`PATTERN`], on machines with different numbers of NICs. `write` adds the
-/// files of a network program to the directory of a machine, and `run` runs the program on all machines. `is_meant`
-/// compares the names of the NICs that have the address with the names of the NICs that the pattern matches. Each
-/// machine has one more NIC, `other`. A program has finished when it has logged nothing for a time in milliseconds:
-/// each attempt uses the next time of `quiet`.
+/// Checks which NICs have the address of [`PATTERN`], on machines with different numbers of NICs. Each machine has one
+/// more NIC, `other`.
+///
+/// `write` adds the files of a network program to the directory of a machine, and `run` runs the program on all
+/// machines. `is_meant` gets the names of the NICs that have the address, and the names of the NICs that the pattern
+/// matches. The program has finished when it has logged nothing for some milliseconds. Each attempt takes the next
+/// number of `quiet`.
 pub(crate) fn check_pattern(
     quiet: &[u32],
     write: impl Fn(&Path),
@@ -127,7 +130,7 @@ pub(crate) fn check_pattern(
     assert_eq!(wrong, [], "machines with so many NICs that the pattern matches, and the NICs with its address");
 }
 
-/// Path of a script in `tests`.
+/// Returns the path of a script in `tests`.
 pub(crate) fn script(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(path)
 }
@@ -142,7 +145,7 @@ pub(crate) fn run(command: &mut Command) {
     );
 }
 
-/// Returns how the result of a case differs from its network, or `None`.
+/// Returns the difference between the result of a case and its network, if there is a difference.
 pub(crate) fn disagreement(
     case: &Path,
     network: &NetworkConfig,

@@ -1,7 +1,7 @@
 //! Checks that the shell completions in `completions/` agree with the command line of the guest's program.
 //!
-//! The program itself cannot write its completions: the code would be in every initramfs. So the files are in the repository, and
-//! `UPDATE=1 cargo test --all-features --bins completions` writes them again.
+//! The program itself cannot write its completions: every initramfs would contain the code. So the files are in the
+//! repository, and `UPDATE=1 cargo test --all-features --bins completions` writes the files again.
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test may fail the test")]
 
@@ -11,7 +11,7 @@ use std::path::Path;
 use clap::Command;
 use clap_complete::{Generator as _, Shell};
 
-/// Compares the completions of a program with its command line, or writes them again.
+/// Compares the completions of a program with its command line. With `UPDATE=1`, writes the completions again.
 pub(crate) fn check(mut program: Command) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("completions");
     for shell in [Shell::Bash, Shell::Fish, Shell::Zsh] {

@@ -1,4 +1,4 @@
-//! Generates an OpenStack document together with its meaning.
+//! Generates OpenStack documents together with their meaning.
 //!
 //! A seed determines a machine. From the machine the generator derives two independent things: the profiles that a
 //! network program should have in the end, and a document in one of the many valid spellings. The documents are never
@@ -15,7 +15,7 @@ use super::profiles::{Cidr, DeviceKey, Family, Method, Profile, Profiles};
 pub(crate) struct Case {
     pub(crate) document: Value,
     pub(crate) meant: Profiles,
-    /// Every default route of the document, by preference.
+    /// All default routes of the document, in the order of preference.
     pub(crate) defaults: Vec<DefaultRoute>,
 }
 
@@ -31,13 +31,13 @@ pub(crate) struct DefaultRoute {
 pub(crate) struct Random(pub(crate) u64);
 
 struct MachineNetwork {
-    /// In the document's order.
+    /// Links in the order of the document.
     links: Vec<Link>,
-    /// In the document's order.
+    /// Networks in the order of the document.
     networks: Vec<Network>,
-    /// Top-level servers.
+    /// Name servers at the top level of the document.
     servers: Vec<IpAddr>,
-    /// Further links for a NIC that the document already has: the id of the link, and the id of the NIC.
+    /// Second links for NICs that the document already has: the id of the second link, and the id of the first one.
     aliases: Vec<(String, String)>,
 }
 
@@ -48,7 +48,7 @@ struct Link {
     kind: Kind,
 }
 
-/// Kind of a link. References are ids, because the links of a document may have any order.
+/// Kind of a link. The links of a document may have any order, so a reference to a link is its id.
 enum Kind {
     Nic { mac: Option<String> },
     Bond { ports: Vec<String>, mac: Option<String>, options: BTreeMap<&'static str, String> },
@@ -59,7 +59,7 @@ struct Network {
     link: String,
     ipv4: bool,
     addressing: Addressing,
-    /// The key `gateway`.
+    /// Value of the key `gateway`.
     gateway: Option<IpAddr>,
     routes: Vec<Route>,
     servers: Servers,
@@ -79,15 +79,16 @@ struct Route {
 
 enum Servers {
     Services(Vec<IpAddr>),
-    /// The key `dns_nameservers`. The network then has no services: in cloud-init they would replace this key.
+    /// Name servers in the key `dns_nameservers`. Such a network has no services: in cloud-init, services replace this
+    /// key.
     Plain(Vec<IpAddr>),
 }
 
-/// A default route of the document: its metric and its position.
+/// A default route of the document, by its metric and its position.
 struct Default {
     metric: u32,
     network: usize,
-    /// Index of the route. `None` means the key `gateway`.
+    /// Index of the route. `None`: the default route is in the key `gateway`.
     route: Option<usize>,
 }
 
@@ -103,7 +104,7 @@ const DYNAMIC_IPV6: [&str; 4] = ["ipv6_dhcp", "ipv6_slaac", "ipv6_dhcpv6-statele
 const NIC_NAMES: [&str; 10] =
     ["eno1", "ens3", "lan0", "wan", "net7", "data.storage", "mgmt", "eth0", "enx525400123456", "enp0s31f6np0"];
 
-/// Generates the case of a seed, always the same.
+/// Generates the case of a seed. A seed always gives the same case.
 pub(crate) fn case(seed: u64) -> Case {
     let mut random = Random(seed);
     let mut machine = machine(&mut random);
@@ -122,10 +123,10 @@ fn machine(random: &mut Random) -> MachineNetwork {
         // The kernel assigns eth0 itself, so this name can neither identify a NIC nor be assigned to a NIC.
         let name = names.pop().filter(|name| known_by >= 6 && (*name != "eth0" || known_by < 9));
         let (id, name, mac) = match (known_by, name) {
-            // Either the name identifies the NIC, or the id, which is then used as the name.
+            // Either the name identifies the NIC, or the id, which then serves as the name.
             (9, Some(name)) => (format!("interface{index}"), Some(name.to_owned()), None),
             (8, Some(name)) if name != "eth0" => (name.to_owned(), None, None),
-            // The document has both; the MAC address identifies the NIC.
+            // The document has a name and a MAC address. The MAC address identifies the NIC.
             (_, name) => (link_id(random, index), name.map(str::to_owned), Some(mac_address(random, index))),
         };
         links.push(Link { id, name, mtu: mtu(random), kind: Kind::Nic { mac } });
@@ -160,9 +161,10 @@ fn machine(random: &mut Random) -> MachineNetwork {
     MachineNetwork { links, networks, servers, aliases }
 }
 
-/// Id of a link, as a host writes it. An id may be a legal interface name, but never the name of this interface.
+/// Returns the id of a link, as a host writes it. An id may be a legal interface name, but not the name of this
+/// interface.
 fn link_id(random: &mut Random, index: u64) -> String {
-    // The guest must not identify a NIC with a MAC address by any of these ids.
+    // The MAC address identifies the NIC, so the guest must not use any of these ids.
     match random.between(0, 2) {
         0 => format!("tap{:08x}-{index}f", random.next() as u32),
         1 => format!("{:08x}-7d3a-4bc1-9a55-{index:012x}", random.next() as u32),
@@ -198,7 +200,7 @@ fn add_bond(links: &mut Vec<Link>, index: u64, random: &mut Random) {
     let mode = *random.pick(&BOND_MODES);
     let mut options = BTreeMap::from([("mode", mode.to_owned())]);
     if mode == "active-backup" && random.chance(1, 4) {
-        // Link monitoring by ARP or by carrier, never both.
+        // A bond monitors its links by ARP or by carrier, never by both.
         options.insert("arp_interval", "1000".to_owned());
         options.insert("arp_ip_target", "10.0.0.1".to_owned());
     } else if random.chance(2, 3) {
@@ -219,7 +221,7 @@ fn add_bond(links: &mut Vec<Link>, index: u64, random: &mut Random) {
     }
     let name = random.chance(1, 3).then(|| format!("agg{index}"));
     let mtu = mtu(random);
-    // Mostly the MAC address of the first member, which is also the kernel's default.
+    // Most bonds have the MAC address of their first member, which is also the kernel's default.
     let mac = match random.between(0, 4) {
         0 => None,
         1 => macs.pop(),
@@ -237,11 +239,11 @@ fn add_vlan(links: &mut Vec<Link>, upper: &mut Vec<String>, parent: String, inde
             }
             _ => false,
         });
-    // Three VLAN ids do not fit into a name of 15 bytes.
+    // A name of 15 bytes has no room for three VLAN ids.
     if depth_reached {
         return;
     }
-    // A parent may not have the same VLAN id twice; different parents may.
+    // VLANs on one parent must have different VLAN ids; VLANs on different parents may have the same id.
     let others = links.iter().filter_map(|link| match &link.kind {
         Kind::Vlan { parent: other, tag, .. } => Some((*other == parent, *tag)),
         _ => None,
@@ -255,9 +257,9 @@ fn add_vlan(links: &mut Vec<Link>, upper: &mut Vec<String>, parent: String, inde
         (_, Some(mac)) => mac,
     };
     let name = match random.between(0, 5) {
-        // The digits are the VLAN id, so the name is kept unless another VLAN has it.
+        // The digits of this name are the VLAN id, so the name is kept unless another VLAN has the name.
         0 if again.is_none() => Some(format!("vlan{tag}")),
-        // The digits are not the VLAN id, so the name cannot be kept.
+        // The digits of this name are not the VLAN id, so the name cannot be kept.
         1 => Some(format!("v{}{}", index + 1, tag)),
         2 => Some(format!("storage{}", char::from(b'a' + index as u8))),
         _ => None,
@@ -300,7 +302,7 @@ fn networks_of(link: &str, index: usize, random: &mut Random) -> Vec<Network> {
         9 => kinds.extend([v4(dhcp()), v6(dynamic_ipv6(random))]),
         10 | 11 => kinds.extend([v4(static_ipv4(index, 0, random)), v6(dynamic_ipv6(random))]),
         12 | 13 => kinds.extend([v4(dhcp()), v6(static_ipv6(index, 0, random))]),
-        // One family is both static and dynamic. The other family may have any configuration.
+        // One family is both static and dynamic. The other family has any configuration.
         14 => {
             kinds.extend([v4(dhcp()), v4(static_ipv4(index, 0, random))]);
             if random.chance(1, 3) {
@@ -329,7 +331,7 @@ fn networks_of(link: &str, index: usize, random: &mut Random) -> Vec<Network> {
             kinds.push(v6(static_ipv6(index, further, random)));
         }
     }
-    // Programs disagree whether a default route is the gateway if a family is both static and dynamic.
+    // If a family is both static and dynamic, programs disagree whether its default route becomes the gateway.
     let both_ways = |ipv4| {
         kinds.iter().any(|(family, kind)| *family == ipv4 && matches!(kind, Addressing::Dynamic { .. }))
             && kinds.iter().any(|(family, kind)| *family == ipv4 && matches!(kind, Addressing::Static { .. }))
@@ -368,7 +370,7 @@ fn networks_of(link: &str, index: usize, random: &mut Random) -> Vec<Network> {
             let via = random.chance(3, 4).then_some(gateway);
             let metric = random.chance(1, 8).then(|| random.between(1, 300) as u32);
             if random.chance(1, 12) {
-                // The same destination in another spelling.
+                // Write the same route twice: the second destination may have another spelling.
                 network.routes.push(Route { destination, via, metric: None, servers: Vec::new() });
             }
             network.routes.push(Route { destination, via, metric, servers: route_servers(random) });
@@ -376,7 +378,7 @@ fn networks_of(link: &str, index: usize, random: &mut Random) -> Vec<Network> {
         random.shuffle(&mut network.routes);
         networks.push(network);
     }
-    // The address family of a route follows from the route itself.
+    // A route may be in a network of the other family, because its own family follows from the route itself.
     if networks.len() > 1
         && random.chance(1, 6)
         && let Some(route) = networks[0].routes.pop()
@@ -396,7 +398,7 @@ fn networks_of(link: &str, index: usize, random: &mut Random) -> Vec<Network> {
 fn static_ipv4(link: usize, nth: u16, random: &mut Random) -> Addressing {
     let length = *random.pick(&[8, 16, 20, 22, 24, 24, 24, 25, 28, 30, 31, 32]);
     let third = random.between(0, 255) as u8;
-    // Neither the network address nor the broadcast address, for every prefix length.
+    // For every prefix length, this number gives neither the network address nor the broadcast address.
     let last = (64 + 4 * nth as u8) + random.between(1, 2) as u8;
     Addressing::Static { address: Cidr { address: Ipv4Addr::new(10, link as u8, third, last).into(), length } }
 }
@@ -413,7 +415,7 @@ fn gateway_of(network: &Network, link: usize, random: &mut Random) -> IpAddr {
         Addressing::Static { address: Cidr { address: IpAddr::V4(address), length } } => {
             let [a, b, c, d] = address.octets();
             match length {
-                // A subnet of one address has its gateway outside, as in clouds.
+                // If the subnet has only one address, its gateway is outside the subnet, as in clouds.
                 32 => Ipv4Addr::new(169, 254, 1, 1).into(),
                 _ => Ipv4Addr::new(a, b, c, if d % 4 == 1 { d + 1 } else { d - 1 }).into(),
             }
@@ -428,7 +430,7 @@ fn gateway_of(network: &Network, link: usize, random: &mut Random) -> IpAddr {
     }
 }
 
-/// Returns a destination that is unique to this number.
+/// Returns a destination that only this number gives.
 fn destination(ipv4: bool, number: u16, random: &mut Random) -> Cidr {
     let host = random.chance(1, 3);
     let [high, low] = number.to_be_bytes();
@@ -528,7 +530,8 @@ fn meaning(machine: &MachineNetwork) -> Profiles {
                     .iter()
                     .find(|bond| matches!(&bond.kind, Kind::Bond { ports, .. } if ports.contains(&link.id)))
                     .map(|bond| key(machine, &bond.id));
-                // A NIC without networks gets no address. Without a MAC address, the document does not identify it.
+                // A NIC without networks gets no address. If the NIC also has no MAC address, the document does not
+                // identify the NIC.
                 let is_unused = !has_networks && !carries && link.mtu.is_none() && profile.port_of.is_none();
                 if is_unused && mac_of(&machine.links, &link.id).is_none() {
                     continue;
@@ -587,17 +590,17 @@ fn set_families(profile: &mut Profile, machine: &MachineNetwork, link: &str) {
     let (dynamic_v4, dynamic_v6) = (is_dynamic(true), is_dynamic(false));
     let (static_v4, static_v6) = (is_static(true), is_static(false));
     // A family with a static address is required: without the address the interface fails. A dynamic family is required
-    // only if there is no other family, because its failure must not take down the other family.
+    // only if there is no other family: its failure must not stop the other family.
     let (method_v4, required_v4) = match (dynamic_v4, static_v4) {
         (false, false) => (Method::Disabled, false),
         (false, true) => (Method::Manual, true),
         (true, true) => (Method::Auto, true),
-        // If IPv6 is static and dynamic, the failure of IPv4 is always fatal: no sequence of up to four arguments makes
-        // NetworkManager tolerate it.
+        // If IPv6 is static and dynamic, a failure of IPv4 always stops the interface: no sequence of up to four
+        // arguments makes NetworkManager tolerate such a failure.
         (true, false) => (Method::Auto, dynamic_v6 == static_v6),
     };
     let (method_v6, required_v6) = match (dynamic_v6, static_v6) {
-        // `dhcp` also enables optional IPv6. DHCPv4 without IPv6 cannot be expressed by an argument.
+        // `dhcp` also enables optional IPv6, because no argument requests DHCPv4 without IPv6.
         (false, false) if dynamic_v4 => (Method::Auto, false),
         (false, false) => (Method::Disabled, false),
         (false, true) => (Method::Manual, true),
@@ -643,7 +646,7 @@ fn all_defaults(machine: &MachineNetwork) -> Vec<DefaultRoute> {
     of(true).chain(of(false)).collect()
 }
 
-/// Returns every server once, the servers of the networks before the top-level servers.
+/// Returns every name server once: first those of the networks, then those at the top level.
 fn all_servers(machine: &MachineNetwork) -> Vec<IpAddr> {
     let mut servers: Vec<IpAddr> = Vec::new();
     for network in &machine.networks {
@@ -683,12 +686,12 @@ fn spell(machine: &MachineNetwork, random: &mut Random) -> Value {
         networks.push(spelled);
     }
     if random.chance(1, 12) {
-        // A network of an unknown type, on a link that works without this network.
+        // Add a network of an unknown type to a link that works without this network.
         let place = random.between(0, networks.len() as u64) as usize;
         networks.insert(place, json!({"id": "odd", "link": networks[0]["link"], "type": "ipv8", "network_id": ""}));
     }
     if random.chance(1, 12) {
-        // A dynamic network on an unknown link has no effect on other networks.
+        // Add a dynamic network on an unknown link. Other networks are not affected.
         let place = random.between(0, networks.len() as u64) as usize;
         networks.insert(place, json!({"id": "lost", "link": "no-such-link", "type": "ipv4_dhcp", "network_id": ""}));
     }
@@ -851,7 +854,7 @@ fn spell_address(object: &mut Map<String, Value>, Cidr { address, length }: Cidr
         1 if length == default => (address, Some("".into())),
         10 if length == default => (address, Some(Value::Null)),
         0..=2 => (format!("{address}/{length}"), None),
-        // The prefix length behind the address wins.
+        // The prefix length after the address takes precedence over the netmask.
         3 => (format!("{address}/{length}"), Some(mask_of(ip, 17).into())),
         4 => (format!("{address}/{length}"), Some("".into())),
         5 => (address, Some(length.into())),
@@ -865,7 +868,7 @@ fn spell_address(object: &mut Map<String, Value>, Cidr { address, length }: Cidr
     }
 }
 
-/// Returns an address in a random spelling. IPv6 addresses have several spellings.
+/// Returns an address in a random spelling, of which IPv6 has several.
 fn spell_ip(address: IpAddr, random: &mut Random) -> String {
     match (address, random.between(0, 7)) {
         (IpAddr::V6(address), 0) => address.to_string().to_ascii_uppercase(),
@@ -875,7 +878,7 @@ fn spell_ip(address: IpAddr, random: &mut Random) -> String {
     }
 }
 
-/// Returns the netmask of a prefix length, written as an address.
+/// Returns the netmask of a prefix length in the form of an address.
 fn mask_of(address: IpAddr, length: u8) -> String {
     let zeros = u32::from(Cidr::bits(address) - length);
     match address {
@@ -889,7 +892,7 @@ fn spell_route(route: &Route, random: &mut Random) -> Value {
     let Cidr { address, length } = route.destination;
     let mask = mask_of(address, length);
     let address_bits = Cidr::bits(address);
-    // Host bits behind the prefix have no effect.
+    // Host bits of a destination have no effect.
     let address = match address {
         IpAddr::V4(address) if length == 24 && random.chance(1, 6) => (address | Ipv4Addr::new(0, 0, 0, 9)).into(),
         IpAddr::V6(address) if length == 48 && random.chance(1, 6) => {
@@ -936,7 +939,7 @@ fn spell_services(servers: &[IpAddr], random: &mut Random) -> Vec<Value> {
         services.insert(place, json!({"type": "ntp", "address": "192.0.2.123"}));
     }
     if random.chance(1, 12) {
-        // An invalid name server has no effect on the rest.
+        // Add an invalid name server, which has no effect on the others.
         let place = random.between(0, services.len() as u64) as usize;
         services.insert(place, json!({"type": "dns", "address": "resolver.example.com"}));
     }
@@ -969,7 +972,7 @@ impl Random {
         self.next() % out_of < of
     }
 
-    /// Returns zero, or with probability 1 in `out_of` a number from `least` to `most`.
+    /// Returns a number from `least` to `most` with probability 1 in `out_of`, and else zero.
     pub(crate) fn one_in(&mut self, out_of: u64, least: u64, most: u64) -> u64 {
         if self.chance(1, out_of) { self.between(least, most) } else { 0 }
     }

@@ -1,5 +1,5 @@
-//! Documents of the host: with and without MAC addresses, with addresses of each family and of both, for one and for two
-//! interfaces.
+//! Network documents of the host, for one or two interfaces, with the addresses of one family or both. Each document
+//! has MAC addresses or not.
 
 use std::net::IpAddr;
 
@@ -8,7 +8,7 @@ use glowplug::host::expand::{Document, Grant, Template};
 use glowplug::host::pool::Settings;
 use glowplug::network::parse_mac_address;
 
-/// The addresses of a machine.
+/// Address families of a machine.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Families {
     Ipv4,
@@ -16,7 +16,7 @@ pub(crate) enum Families {
     Both,
 }
 
-/// Name, MAC address, addresses and gateways of each interface. IPv4 comes first.
+/// Name, MAC address, addresses and gateways of each interface. The IPv4 values are first.
 const INTERFACES: [(&str, &str, [&str; 2], [&str; 2]); 2] = [
     ("eno101", "52:54:00:12:34:56", ["192.168.1.100/24", "2620:0:860:2::10/64"], ["192.168.1.1", "2620:0:860:2::1"]),
     ("eno102", "52:54:00:12:34:57", ["10.9.0.7/16", "fd09::7/64"], ["10.9.0.1", "fd09::1"]),
@@ -24,7 +24,7 @@ const INTERFACES: [(&str, &str, [&str; 2], [&str; 2]); 2] = [
 
 const NAME_SERVERS: [&str; 2] = ["8.8.8.8", "2001:4860:4860::8888"];
 
-/// Returns the document of a machine with so many interfaces.
+/// Returns the document of a machine with this number of interfaces.
 pub(crate) fn document(families: Families, interfaces: usize, has_mac_addresses: bool) -> Document {
     let of = |both: [&'static str; 2]| match families {
         Families::Ipv4 => both[..1].to_vec(),

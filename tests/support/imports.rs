@@ -1,8 +1,8 @@
-//! Finds which source file of a crate uses items of which other file, and circles among the files.
+//! Finds for each source file of a crate the files whose items it uses, and finds circles among the files.
 //!
-//! The tests of both packages use this file. It reads the text of the sources: `use` lines, and paths such as
-//! `super::pool::Pool` in the code. An item that a module re-exports counts as an item of the file that defines it.
-//! Methods, macros and the code of unit tests are not considered.
+//! The tests of both packages use this module. It reads the text of the sources: `use` lines, and paths such as
+//! `super::pool::Pool` in the code. An item that a module re-exports counts as an item of the file that defines the
+//! item. Methods, macros and the code of unit tests are not considered.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a helper of a test may fail the test")]
 
@@ -15,7 +15,7 @@ use proc_macro2::{Delimiter, Spacing, TokenStream, TokenTree};
 /// Files, each with the files whose items it uses. The paths are relative to the folder of the sources.
 pub(crate) type Imports = BTreeMap<String, BTreeSet<String>>;
 
-/// The imports among the files of a crate. `root` is its first file, such as `src/lib.rs`.
+/// Returns the imports among the files of a crate. `root` is the first file of the crate, such as `src/lib.rs`.
 pub(crate) fn imports(root: &Path) -> Imports {
     let mut crate_ = Crate { folder: root.parent().unwrap().to_owned(), modules: BTreeMap::new() };
     crate_.read(Vec::new(), root, root.parent().unwrap());
@@ -23,8 +23,8 @@ pub(crate) fn imports(root: &Path) -> Imports {
     files.map(|(path, module)| (module.file.clone(), crate_.used_by(path, module))).collect()
 }
 
-/// The circles among files or modules: each list has files that use each other's items, directly or through others of
-/// the list.
+/// Returns the circles among files or modules. A circle is a list of files that use items of each other, directly or
+/// through other files of the list.
 pub(crate) fn circles(imports: &Imports) -> Vec<Vec<String>> {
     let reached: BTreeMap<&String, BTreeSet<&String>> =
         imports.keys().map(|file| (file, reach(imports, file))).collect();
@@ -38,14 +38,14 @@ pub(crate) fn circles(imports: &Imports) -> Vec<Vec<String>> {
     circles.into_iter().collect()
 }
 
-/// The imports among the modules of each folder. A module is a file together with the folder of its submodules.
+/// Returns the imports among the modules of each folder. A module is a file together with the folder of its submodules.
 pub(crate) fn between_modules(imports: &Imports) -> Imports {
     let mut between = Imports::new();
     for (file, used) in imports {
         for other in used {
             let (mine, its) = (module_of(file), module_of(other));
             let shared = mine.iter().zip(&its).take_while(|(a, b)| a == b).count();
-            // One of both is the parent of the other.
+            // One of the two files is the parent module of the other.
             if shared == mine.len() || shared == its.len() {
                 continue;
             }
@@ -57,7 +57,7 @@ pub(crate) fn between_modules(imports: &Imports) -> Imports {
     between
 }
 
-/// All files that a file uses, also through other files.
+/// Returns all files whose items a file uses, directly or through other files.
 fn reach<'i>(imports: &'i Imports, file: &str) -> BTreeSet<&'i String> {
     let (mut found, mut next) = (BTreeSet::new(), vec![file]);
     while let Some(file) = next.pop() {
@@ -76,18 +76,18 @@ fn module_of(file: &str) -> Vec<&str> {
 
 struct Crate {
     folder: PathBuf,
-    /// By path, without `crate`.
+    /// The modules, by path without `crate`.
     modules: BTreeMap<Vec<String>, Module>,
 }
 
 #[derive(Default)]
 struct Module {
     file: String,
-    /// The code without comments, strings and unit tests, as words and signs.
+    /// The words and signs of the code, without comments, strings and unit tests.
     tokens: Vec<String>,
-    /// Each name that a `use` line brings into scope, and the path behind it.
+    /// Each name that a `use` line brings into scope, with the path that it stands for.
     names: BTreeMap<String, Vec<String>>,
-    /// Paths of `use` lines for all items of a module.
+    /// Paths of modules from which `use` lines import all items.
     globs: Vec<Vec<String>>,
     /// The names that `pub use` lines give to items of other modules.
     passed_on: BTreeSet<String>,
@@ -147,15 +147,15 @@ impl Crate {
             if module.passed_on.contains(name) && of_child(path) {
                 continue;
             }
-            // The name of a module does not use an item. Paths in the code that begin with this name are considered
-            // below.
+            // The name of a module alone is no use of an item. Paths in the code that begin with this name are
+            // considered below.
             used.extend(self.find(at, path, 0).filter(|(_, is_item)| *is_item).map(|(file, _)| file));
         }
         used.extend(module.globs.iter().filter_map(|path| Some(self.find(at, path, 0)?.0)));
         for (path, is_call) in paths(&module.tokens) {
             match self.find(at, &path, 0) {
                 Some((file, true)) => drop(used.insert(file)),
-                // A function with the name of a module that its file imports.
+                // The path calls a function that has the name of a module that its file imports.
                 Some((_, false)) if is_call => {
                     used.extend(self.find(at, &path[..path.len() - 1], 0).map(|(file, _)| file));
                 }
@@ -166,8 +166,9 @@ impl Crate {
         used
     }
 
-    /// Resolves a path in a module. Returns the file that defines the item and `true`, or, if the path names a module,
-    /// the file of this module and `false`. `None`: the path is of another crate or names nothing.
+    /// Resolves a path in a module. If the path names an item, returns the file that defines the item, and `true`. If
+    /// the path names a module, returns the file of this module, and `false`. `None`: the path names an item of another
+    /// crate, or nothing that this function knows.
     fn find(&self, at: &[String], path: &[String], depth: usize) -> Option<(String, bool)> {
         let mut rest = path;
         let mut current = at.to_vec();
@@ -245,7 +246,7 @@ fn use_tree(tokens: &[String], at: &mut usize, prefix: &[String], leaves: &mut V
     leaves.extend(path.last().cloned().map(|name| (name, path)));
 }
 
-/// The paths in code that have several words, each with whether it is called as a function.
+/// Returns the paths in code that have several words, each with whether the code calls the path as a function.
 fn paths(tokens: &[String]) -> Vec<(Vec<String>, bool)> {
     let mut paths = Vec::new();
     let mut at = 0;
@@ -274,7 +275,7 @@ fn is_word(token: &str) -> bool {
     token.starts_with(|c: char| c.is_alphabetic() || c == '_')
 }
 
-/// Words, `::` and single signs, without comments, strings, characters and lifetimes.
+/// Returns the words, `::` and single signs of a text. Comments, strings, characters and lifetimes are left out.
 fn tokens(text: &str) -> Vec<String> {
     let mut tokens = Vec::new();
     flatten(text.parse().unwrap(), &mut tokens);
@@ -297,7 +298,7 @@ fn flatten(stream: TokenStream, tokens: &mut Vec<String>) {
                 tokens.push(close.to_owned());
             }
             TokenTree::Ident(word) => tokens.push(word.to_string()),
-            // A lifetime, or the first sign of `::`.
+            // This sign begins a lifetime or `::`.
             TokenTree::Punct(sign) if matches!(sign.as_char(), '\'' | ':') && sign.spacing() == Spacing::Joint => {
                 trees.next();
                 if sign.as_char() == ':' {

@@ -1,8 +1,8 @@
 //! Checks that the manual pages agree with the command lines of the programs. Each command has its own page.
 //!
-//! clap and `clap_mangen` render the parts of a page between `.\" of clap: NAME` and `.\" end`. Everything else is written by hand. The
-//! unit tests of the programs include this file, since a command line is private to its program. The pages are in `man/` of the
-//! package of the program.
+//! clap and `clap_mangen` render the parts of a page between `.\" of clap: NAME` and `.\" end`. Everything else is
+//! written by hand. The unit tests of the programs include this file, because a command line is private to its program.
+//! The pages are in `man/` of the package of the program.
 //!
 //! `UPDATE=1 cargo test --all-features --bins manual_pages` renders these parts again. For the pages of the controller, add
 //! `--manifest-path controller/Cargo.toml`, and leave out `--all-features`.
@@ -17,10 +17,10 @@ use std::path::Path;
 use clap::Command;
 use clap_mangen::Man;
 
-/// Beginnings of the lines that define an apostrophe. Each rendered part has these lines, and a page needs them once.
+/// Starts of the lines that define an apostrophe. Each rendered part has these lines, but a page needs them only once.
 const APOSTROPHE: [&str; 2] = [".ie \\n(.g .ds Aq", ".el .ds Aq"];
 
-/// Compares the pages of a program with its command line, or renders their parts again.
+/// Compares the pages of a program with its command line. With `UPDATE=1`, renders the parts of the pages again.
 pub(crate) fn check(program: Command, section: &str) {
     let mut program = program.disable_help_subcommand(true);
     program.build();
@@ -48,7 +48,7 @@ pub(crate) fn check(program: Command, section: &str) {
     }
 }
 
-/// The command and all commands below it, without hidden ones.
+/// Returns a command and all commands below it, without hidden commands.
 fn commands_of(command: &Command) -> Vec<&Command> {
     let below = command.get_subcommands().filter(|below| !below.is_hide_set()).flat_map(commands_of);
     [command].into_iter().chain(below).collect()
@@ -58,14 +58,15 @@ fn file_name(command: &Command, section: &str) -> String {
     format!("{}.{section}", command.get_display_name().unwrap_or_else(|| command.get_name()))
 }
 
-/// The usage of a command as its help has it. The synopsis of `clap_mangen` lacks the values of options.
+/// Returns a synopsis with the usage from the help of a command. The synopsis of `clap_mangen` lacks the values of
+/// options.
 fn synopsis(command: &Command) -> String {
     let usage = command.clone().render_usage().to_string().replace('-', "\\-");
     let usage = usage.strip_prefix("Usage: ").unwrap();
     format!(".SH SYNOPSIS\n.nh\n{usage}\n.hy\n")
 }
 
-/// Replaces each part of a page that is not written by hand.
+/// Replaces the parts of a page that clap renders.
 fn rendered(page: &str, command: &Command, section: &str) -> String {
     let man = Man::new(command.clone()).section(section);
     let mut new = String::new();

@@ -17,7 +17,7 @@ pub(crate) mod versions;
 
 use glowplug::host::Timestamp;
 
-/// A time in milliseconds since 1970.
+/// Returns a time from its milliseconds since 1970.
 pub(crate) fn time(milliseconds: u64) -> Timestamp {
     Timestamp::from_millisecond(milliseconds.try_into().unwrap()).unwrap()
 }

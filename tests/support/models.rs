@@ -6,10 +6,10 @@ use glowplug::network::{
 };
 use pnet_base::MacAddr;
 
-/// The generator SplitMix64: small, and with the same numbers on every machine.
+/// The random number generator SplitMix64: small, and with the same numbers on every machine.
 struct Random(u64);
 
-/// Generates the network of a seed, always the same.
+/// Generates the network of a seed. A seed always gives the same network.
 pub(crate) fn model(seed: u64) -> NetworkConfig {
     let mut random = Random(seed ^ 0x6e65_7477_6f72_6b64);
     let mut links: Vec<Link> = Vec::new();
@@ -50,7 +50,7 @@ pub(crate) fn model(seed: u64) -> NetworkConfig {
         links.push(link(links.len(), LinkKind::Bridge { name, ports, options }));
     }
     for at in free {
-        // Some links stay without addresses, such as parents of VLANs.
+        // Some links get no addresses, for example parents of VLANs.
         match &links[at].kind {
             // A bridge without ports may have a carrier for a moment, so whether it requests an address depends on timing.
             LinkKind::Bridge { ports, .. } if ports.is_empty() => {
@@ -77,7 +77,7 @@ pub(crate) fn model(seed: u64) -> NetworkConfig {
     network
 }
 
-/// Returns the network with changes for the NICs and bridges of the tests.
+/// Changes a network so that it fits the NICs and bridges of the tests.
 pub(crate) fn fitted(network: &NetworkConfig) -> NetworkConfig {
     let mut links = network.links().to_vec();
     let of_bridge = |at: usize| {
@@ -109,7 +109,7 @@ pub(crate) fn fitted(network: &NetworkConfig) -> NetworkConfig {
     same
 }
 
-/// Returns the network with the MAC addresses of the ten NICs of `networkd/machine`. `None` if it has more NICs.
+/// Returns the network with the MAC addresses of the ten NICs of `networkd/machine`. `None`: the network has more NICs.
 pub(crate) fn with_real_nics(network: &NetworkConfig) -> Option<NetworkConfig> {
     let mut links = network.links().to_vec();
     let mut next = 0;
@@ -128,8 +128,8 @@ fn link(at: usize, kind: LinkKind) -> Link {
     Link::new(format!("link{at}"), format!("links[{at}]"), kind)
 }
 
-/// A pattern that matches only the NIC `pat` with its number. A pattern with only a driver matches every NIC without
-/// its own file, so a network has at most one.
+/// Returns a pattern that matches only the NIC `pat` with this number. Only the first pattern of a network can have
+/// drivers, too.
 fn pattern(at: usize, links: &[Link], random: &mut Random) -> Nic {
     let is_there = links.iter().any(|link| matches!(link.kind, LinkKind::Nic(Nic::Pattern { .. })));
     if !is_there && random.chance(1, 2) {
@@ -186,7 +186,7 @@ fn bond_options(ports: &[LinkIndex], random: &mut Random) -> BondOptions {
     for (name, value) in all {
         let watches = matches!(name, "arp_interval" | "miimon" | "updelay" | "downdelay");
         if random.chance(1, 3) && !(watches && options.get("arp_interval").is_some()) {
-            // An option that the mode does not use is rejected.
+            // This call rejects an option that the mode of the bond does not use.
             let _ = options.set(name, value);
         }
     }
@@ -276,7 +276,7 @@ fn address(link: &mut Link, at: usize, random: &mut Random) {
     rules(link, at, random);
 }
 
-/// Adds rules for the addresses of a link. No two have the same priority.
+/// Adds routing rules for the addresses of a link. No two rules have the same priority.
 fn rules(link: &mut Link, at: usize, random: &mut Random) {
     let ipv4 = [format!("10.{at}.0.5/32"), "10.0.0.0/8".to_owned(), "192.0.2.0/24".to_owned()];
     let ipv6 = [format!("2001:db8:{at}::5/128"), "2001:db8::/32".to_owned(), "fd00::/8".to_owned()];
@@ -304,7 +304,7 @@ fn route(link: &mut Link, destination: &str, via: &str, random: &mut Random) {
     link.routes.push(route);
 }
 
-/// Returns a random part of a list, without duplicates.
+/// Returns some elements of a list, chosen at random and in order.
 fn some<T: std::str::FromStr>(of: &[&str], random: &mut Random) -> Vec<Located<T>> {
     of.iter().filter(|_| random.chance(1, 3)).filter_map(|text| Some(text.parse::<T>().ok()?.into())).collect()
 }

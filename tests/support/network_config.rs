@@ -1,7 +1,7 @@
 //! Generates documents of cloud-init's own format: versions 1 and 2, with all features mixed.
 //!
-//! A seed determines a machine, and the machine determines a document of one version. The two readers must agree about
-//! the meaning of the document. The machine makes the document similar to the documents that people write.
+//! A seed determines a machine, and the machine determines a document of one version. The programs that read the
+//! document must agree about its meaning. The documents are similar to those that people write.
 
 use std::net::IpAddr;
 
@@ -15,11 +15,11 @@ struct Device {
     what: What,
     mtu: Option<u64>,
     accept_ra: Option<bool>,
-    /// Families with link-local addresses. Version 1 has no member for them.
+    /// Families in which the device gets a link-local address. Version 1 has no such member.
     link_local: Option<&'static [&'static str]>,
-    /// DHCPv4, with the metric of its routes.
+    /// `None`: no DHCPv4. Else the metric of its routes, if the document has a metric.
     dhcp4: Option<Option<u64>>,
-    /// The type name of version 1, with the metric of the routes.
+    /// `None`: no dynamic IPv6. Else its type name in version 1, and the metric of its routes.
     dynamic6: Option<(&'static str, Option<u64>)>,
     /// Addresses with their prefix lengths.
     addresses: Vec<(IpAddr, u8)>,
@@ -36,11 +36,11 @@ enum What {
     Vlan { parent: String, tag: u64, mac: Option<String> },
 }
 
-/// How the document identifies a NIC.
+/// The members of a document that identify a NIC.
 enum Nic {
     Name,
     Mac(String),
-    /// By the members of `match`; version 2 only.
+    /// The members of `match`, which only version 2 has.
     Like(Value),
 }
 
@@ -157,7 +157,8 @@ fn device(name: String, what: What) -> Device {
 
 fn mac_address(random: &mut Random, index: u64) -> String {
     let bytes = random.next().to_be_bytes();
-    // Some MAC addresses have only digits. Without quotes, YAML reads them as a number in base 60.
+    // Some MAC addresses consist of decimal digits only. Without quotes, YAML reads such an address as a number in base
+    // 60.
     if random.chance(1, 4) {
         return format!("52:54:00:{:02}:{:02}:{:02}", bytes[0] % 60, bytes[1] % 60, index % 60);
     }
@@ -310,7 +311,7 @@ fn bridge_options(ports: &[String], random: &mut Random) -> Vec<(&'static str, V
 fn version_1(devices: &[Device], random: &mut Random) -> Value {
     let mut config: Vec<Value> = devices.iter().map(|device| device_1(device, random)).collect();
     for device in devices {
-        // A route without a device, whose gateway is in a subnet of this device.
+        // Add a route of the machine, whose gateway is in a subnet of this device.
         if let Some((IpAddr::V4(address), 16..=24)) = device.addresses.first().filter(|_| random.chance(1, 6)) {
             let [a, b, c, _] = address.octets();
             let mut route =

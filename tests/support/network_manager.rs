@@ -11,14 +11,14 @@ use crate::support::profiles::{Cidr, DeviceKey, Family, Method, Profile, Profile
 /// Paths of the program on Debian and Fedora.
 const PROGRAMS: [&str; 2] = ["/usr/lib/NetworkManager/nm-initrd-generator", "/usr/libexec/nm-initrd-generator"];
 
-/// Keys of a keyfile without influence on the interface. The parser rejects every other unknown key, so that no setting
-/// is missed.
+/// Keys of a keyfile that have no influence on the interface. The parser rejects every other unknown key, so that the
+/// tests miss no setting.
 const IGNORED: [&str; 16] = [
     "connection.autoconnect-priority",
     "connection.autoconnect-retries",
     "connection.id",
     "connection.multi-connect",
-    // Timeouts: a person sets them (`rd.net.timeout.*`), or NetworkManager does if one of two families is enough.
+    // Timeouts, which a person sets by `rd.net.timeout.*`, or NetworkManager sets if one of two families is enough.
     "connection.wait-device-timeout",
     "connection.wait-activation-delay",
     "ipv4.dhcp-timeout",
@@ -26,21 +26,21 @@ const IGNORED: [&str; 16] = [
     "ipv6.addr-gen-mode",
     "ipv6.dhcp-timeout",
     "ipv6.required-timeout",
-    // Kind of the controller; `master` or `controller` names the controller itself.
+    // Kind of the controller. The key `master` or `controller` has the controller itself.
     "connection.port-type",
     "connection.slave-type",
-    // REORDER_HDR, the kernel's default.
+    // The flag REORDER_HDR is the kernel's default.
     "vlan.flags",
     "user.org.freedesktop.NetworkManager.origin",
     "user.org.freedesktop.NetworkManager.initrd.generated",
 ];
 
-/// One printed connection: values by `section.key`.
+/// A printed connection. Its values are listed by `section.key`.
 struct Connection {
     values: BTreeMap<String, String>,
 }
 
-/// Names that are defined outside the keyfiles.
+/// What a connection refers to: NICs that `ifname=` renames, and other connections.
 struct Names<'a> {
     /// MAC addresses of NICs, by the name from `ifname=`.
     nics: BTreeMap<&'a str, String>,
@@ -62,7 +62,7 @@ pub(crate) fn program() -> Result<&'static str, String> {
 ///
 /// # Errors
 ///
-/// Fails for any line on standard error, because it means that the program dropped something, even with exit status 0.
+/// Fails for any line on standard error: such a line means that the program dropped something, even with exit status 0.
 /// Fails for unknown output, such as the reason for a dropped connection, and for two connections of one interface.
 pub(crate) fn read(line: &str) -> Result<Profiles, String> {
     let program = program()?;
@@ -84,7 +84,7 @@ pub(crate) fn read(line: &str) -> Result<Profiles, String> {
     understand(&text, &arguments)
 }
 
-/// Parses the output of the program. The arguments provide `ifname=`, which the program leaves to udev.
+/// Parses the output of the program. `arguments` is needed for `ifname=`, which the program leaves to udev.
 pub(crate) fn understand(text: &str, arguments: &[&str]) -> Result<Profiles, String> {
     let connections = connections(text)?;
     let names = Names { nics: renamed_nics(arguments)?, connections: &connections };
@@ -159,7 +159,7 @@ fn profile(connection: &Connection, names: &Names) -> Result<Profile, String> {
             Some("manual") => family.method = Method::Manual,
             Some("link-local") => family.method = Method::LinkLocal,
             Some("auto") => family.method = Method::Auto,
-            // A member or port has no addresses, so these sections are missing.
+            // A bond member or bridge port has no addresses, so these sections are missing.
             None if port_of.is_some() => {}
             other => return Err(format!("unknown {name}.method {other:?}")),
         }
@@ -202,7 +202,8 @@ fn read_family(family: &mut Family, key: &str, value: &str) -> Result<(), String
     } else if key == "gateway" {
         set_gateway(family, value)?;
     } else if numbered("address") {
-        // Up to 1.50 the gateway follows the first address; later it has its own key.
+        // Up to version 1.50 of NetworkManager, the gateway follows the first address. Later versions have a key for
+        // the gateway.
         let (address, gateway) = value.split_once(',').unwrap_or((value, ""));
         if !gateway.is_empty() {
             set_gateway(family, gateway)?;
@@ -243,7 +244,7 @@ fn set_gateway(family: &mut Family, value: &str) -> Result<(), String> {
     }
 }
 
-/// Returns the name of a bond option's value, if it also has a number.
+/// Returns the name of a bond option's value if `value` is the number of the name, and else `value`.
 fn bond_value<'a>(option: &str, value: &'a str) -> &'a str {
     match (option, value) {
         ("lacp_rate", "0") => "slow",
@@ -322,7 +323,7 @@ impl<'a> Names<'a> {
         DeviceKey::Nic(self.nics.get(name).cloned().unwrap_or_else(|| name.to_owned()))
     }
 
-    /// Returns the connection that another connection references by UUID or interface name.
+    /// Returns the connection to which another connection refers by UUID or interface name.
     fn connection(&self, reference: &str) -> Result<&'a Connection, String> {
         let is_meant = |connection: &&Connection| {
             ["connection.uuid", "connection.interface-name"]
@@ -361,7 +362,7 @@ method=disabled
 ";
 
     #[test]
-    fn a_gateway_is_read_from_the_keys_of_both_versions() {
+    fn a_gateway_is_read_from_the_keys_of_old_and_new_versions_of_networkmanager() {
         let newer = STATIC.replace("/24,10.0.0.1", "/24\ngateway=10.0.0.1");
         assert_eq!(understand(&newer, &[]), understand(STATIC, &[]));
         let read = understand(STATIC, &[]).unwrap();
@@ -372,21 +373,21 @@ method=disabled
     }
 
     #[test]
-    fn a_nic_that_is_renamed_is_known_by_its_mac_address() {
+    fn a_renamed_nic_is_identified_by_its_mac_address() {
         let read = understand(STATIC, &["ifname=kv0:52:54:00:12:34:56"]).unwrap();
         let keys: Vec<_> = read.0.into_keys().collect();
         assert_eq!(keys, [DeviceKey::Nic("52:54:00:12:34:56".to_owned())]);
     }
 
     #[test]
-    fn no_nic_gets_a_name_that_the_kernel_assigns() {
+    fn an_argument_that_sets_a_name_like_those_of_the_kernel_is_an_error() {
         let error = understand(STATIC, &["ifname=eth1:52:54:00:12:34:56"]).unwrap_err();
         let argument = r#""ifname=eth1:52:54:00:12:34:56""#;
         assert_eq!(error, format!("{argument} gives a name that the kernel may have given to another NIC"));
     }
 
     #[test]
-    fn one_nic_with_two_connections_is_an_error() {
+    fn two_connections_of_one_nic_are_an_error() {
         let by_mac = "*** Connection 'b' ***\n[connection]\nuuid=b\ntype=ethernet\n[ethernet]\n\
                       mac-address=52:54:00:12:34:56\n[ipv4]\nmethod=auto\n[ipv6]\nmethod=auto\n";
         let read = understand(&format!("{STATIC}{by_mac}"), &["ifname=kv0:52:54:00:12:34:56"]);
@@ -394,7 +395,7 @@ method=disabled
     }
 
     #[test]
-    fn unknown_output_is_an_error() {
+    fn an_unknown_key_or_part_of_the_output_is_an_error() {
         let read = understand(&STATIC.replace("method=manual", "method=manual\nnever-default=true"), &[]);
         assert_eq!(read, Err("NIC kv0: unknown key never-default=true".to_owned()));
         let read = understand("*** Hostname 'ffff' ***\n", &[]);
@@ -402,7 +403,7 @@ method=disabled
     }
 
     #[test]
-    fn an_argument_that_is_dropped_is_an_error_although_the_status_is_zero() {
+    fn a_dropped_argument_is_an_error_although_the_exit_status_is_0() {
         assert_eq!(
             read("ip=10.0.0.5:::24::eth0:none nameserver=resolver.example.com"),
             Err("nm-initrd-generator ended with exit status: 0 and printed: cmdline-reader: Unknown address family: \
@@ -412,7 +413,7 @@ method=disabled
     }
 
     #[test]
-    fn a_connection_that_is_dropped_is_an_error() {
+    fn a_dropped_connection_is_an_error() {
         let reason = "ipv6.gateway: gateway cannot be set if there are no addresses configured";
         assert_eq!(read("ip=10.0.0.5::[fe80::1]:24::eth0:none"), Err(format!("unknown line {reason:?}")));
     }

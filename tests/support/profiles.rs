@@ -1,7 +1,7 @@
-//! The profile of each interface, in a form in which expected and actual profiles can be compared.
+//! Profiles of interfaces, in a form in which expected and actual profiles can be compared.
 //!
 //! A device is identified by its parts: a NIC by its MAC address, a bond by its members, a VLAN by its parent and its
-//! VLAN id. So names that glowplug may choose are not compared, and two profiles for one NIC are always detected.
+//! VLAN id. So the comparison ignores names that glowplug may choose, and detects two profiles of one NIC.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -12,26 +12,26 @@ use std::str::FromStr;
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Profiles(pub(crate) BTreeMap<DeviceKey, Profile>);
 
-/// The interface of a profile.
+/// Identifies the interface of a profile.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(crate) enum DeviceKey {
-    /// The first NIC that the program finds. Some arguments have this meaning, although glowplug never intends it.
+    /// The first NIC that the program finds. Some arguments apply to this NIC, although glowplug never intends this.
     Any,
-    /// A NIC, by its MAC address in lower case with colons, or by its name if the MAC address is unknown.
+    /// The MAC address of a NIC, in lower case and with colons, or its name if the MAC address is unknown.
     Nic(String),
-    /// A bond, by its members, sorted.
+    /// The sorted members of a bond.
     Bond(Vec<String>),
-    /// A bridge, by its ports, sorted.
+    /// The sorted ports of a bridge.
     Bridge(Vec<String>),
-    /// A VLAN, by its parent and its VLAN id.
+    /// The parent of a VLAN, and the VLAN id.
     Vlan(Box<DeviceKey>, u16),
 }
 
 /// The configuration of one interface.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Profile {
-    /// Name of a VLAN, a bond or a bridge. In expected profiles only if the document can require the name; see
-    /// [`Profiles::with_names_of`].
+    /// Name of a VLAN, a bond or a bridge. An expected profile has a name only if the document can require the name;
+    /// see [`Profiles::with_names_of`].
     pub(crate) name: Option<String>,
     pub(crate) ipv4: Family,
     pub(crate) ipv6: Family,
@@ -77,7 +77,7 @@ pub(crate) struct Cidr {
 // === impl Profiles ===
 
 impl Profiles {
-    /// Removes the names of interfaces that have no name in `truth`.
+    /// Removes the names of interfaces to which `truth` gives no name.
     pub(crate) fn with_names_of(mut self, truth: &Self) -> Self {
         for (key, profile) in &mut self.0 {
             if truth.0.get(key).is_some_and(|meant| meant.name.is_none()) {
@@ -87,7 +87,8 @@ impl Profiles {
         self
     }
 
-    /// Applies the limit that one argument is for all interfaces: if one interface accepts name servers, all do.
+    /// Applies a limit of kernel arguments, which ignore dynamic name servers on all interfaces or on none. If one
+    /// interface accepts such servers, all interfaces accept them.
     pub(crate) fn agree_on_name_servers(&mut self) {
         let families = || self.0.values().flat_map(|profile| [&profile.ipv4, &profile.ipv6]);
         let ignored = families().filter(|family| family.method == Method::Auto).all(|family| family.ignores_dns);
@@ -110,7 +111,7 @@ impl fmt::Display for Profiles {
 // === impl DeviceKey ===
 
 impl DeviceKey {
-    /// Displays a NIC without the prefix `nic`, any other device as usual.
+    /// Displays a NIC without the prefix `NIC`. Displays any other device as usual.
     pub(crate) fn bare(&self) -> String {
         match self {
             Self::Nic(nic) => nic.clone(),
@@ -185,7 +186,7 @@ impl fmt::Display for Profile {
 // === impl Cidr ===
 
 impl Cidr {
-    /// Number of bits of an address of this family.
+    /// Returns the number of bits of an address of this family.
     pub(crate) fn bits(address: IpAddr) -> u8 {
         if address.is_ipv4() { 32 } else { 128 }
     }

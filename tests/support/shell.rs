@@ -1,4 +1,5 @@
-//! Runs other programs: shell commands, with output as sessions and documents show it, and tools that build images.
+//! Runs other programs: shell commands, whose output is shown as in sessions and documents, and tools that build
+//! images.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -42,7 +43,7 @@ pub(crate) fn run_tool(package: &str, program: &str, arguments: &[&str]) -> Vec<
     output.stdout
 }
 
-/// Replaces each time of the clock with TIME. Times of fixtures, all in 2020, are kept.
+/// Replaces each time from 2021 on with TIME. The times of fixtures are in 2020, so they are kept.
 fn without_times(text: &str) -> String {
     const LENGTH: usize = "2020-11-25T10:00:00Z".len();
     let (mut rest, mut printed) = (text, String::new());

@@ -1,4 +1,4 @@
-//! The expected and the actual state of a network, in one form.
+//! The state of a network. The expected and the actual state have the same form.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -9,12 +9,12 @@ use serde_json::Value;
 
 use super::cases::Program;
 
-/// All devices, identified by their parts, and the routing rules that are not the kernel's own.
+/// All devices, identified by their parts, and all routing rules except the kernel's own rules.
 #[derive(Debug, Default, Eq, PartialEq)]
 pub(crate) struct State {
     devices: BTreeMap<String, Device>,
     rules: BTreeSet<String>,
-    /// Rules of links that may be missing here. They are not compared.
+    /// Routing rules of links that this machine might not have. These rules are not compared.
     unsure: BTreeSet<String>,
 }
 
@@ -29,7 +29,7 @@ struct Device {
     routes: BTreeSet<String>,
     dns: Vec<String>,
     domains: Vec<String>,
-    /// Protocols by which the device requests addresses.
+    /// Protocols by which the device requests addresses, as in [`ASKS`].
     asks: BTreeSet<&'static str>,
     /// Options of a bond or a bridge.
     options: BTreeMap<String, String>,
@@ -41,14 +41,14 @@ pub(crate) struct KernelAbilities {
     is_whole: bool,
 }
 
-/// Protocols by which a link may request addresses, with networkd's message at the start.
+/// Protocols by which a link may request addresses. Each has the message of networkd when the protocol starts.
 const ASKS: [(&str, &str); 3] = [
     ("dhcp4", "DHCPv4 client: STARTED"),
     ("ra", "NDISC: Started"),
     ("dhcp6", "DHCPv6 client: Starting in Solicit mode"),
 ];
 
-/// Like [`ASKS`], with NetworkManager's messages: the text before and the text after the name of the interface.
+/// The protocols of [`ASKS`] with the messages of NetworkManager: the text before and after the name of the interface.
 const NM_ASKS: [(&str, &str, &str); 3] = [
     ("dhcp4", "dhcp4 (", "): activation: beginning transaction"),
     ("ra", "ndisc[", "\"]: starting neighbor discovery for ifindex"),
@@ -90,12 +90,13 @@ const WITHOUT_THE_KIND: [&str; 4] = [
 // === impl KernelAbilities ===
 
 impl KernelAbilities {
-    /// The host, whose kernel may lack bonds and VLANs. Its NICs are veth pairs, which have no permanent address.
+    /// Returns the abilities of the host. Its kernel may lack bonds and VLANs. Its NICs are veth pairs, which have no
+    /// permanent address.
     pub(crate) fn here() -> Self {
         Self { is_whole: false }
     }
 
-    /// A machine with Debian's kernel and emulated NICs.
+    /// Returns the abilities of a virtual machine with Debian's kernel and emulated NICs.
     pub(crate) fn whole() -> Self {
         Self { is_whole: true }
     }
@@ -117,7 +118,8 @@ pub(crate) fn nics(network: &NetworkConfig) -> String {
     nics
 }
 
-/// Key of a device: the name of a NIC, a bond or a bridge; the VLAN id and the parent of a VLAN, whose name is free.
+/// Returns the key of a device: the name of a NIC, a bond or a bridge; the VLAN id and the parent of a VLAN. A VLAN may
+/// have any name.
 fn key(network: &NetworkConfig, index: LinkIndex) -> String {
     match &network.link(index).kind {
         LinkKind::Nic(Nic::MacAddress { .. }) => format!("nic{}", index.position()),
@@ -152,13 +154,13 @@ impl State {
         Self { devices, rules, unsure }
     }
 
-    /// Reads the output of the batch, for the expected devices.
+    /// Reads the output of the batch for the devices of `meant`.
     pub(crate) fn found(read: impl Fn(&str) -> String, meant: &Self) -> Self {
         let json = |name: &str| serde_json::from_str::<Value>(&read(name)).unwrap_or_default();
         let links = json("link");
         let links = links.as_array().cloned().unwrap_or_default();
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        // Maps the name of a device to its key.
+        // Key of each device, by the name of the device.
         let mut keys: BTreeMap<String, String> = BTreeMap::new();
         for _ in 0..links.len() {
             for link in &links {
@@ -253,7 +255,7 @@ impl State {
         devices.retain(|key, _| meant.devices.contains_key(key));
         let mut rules = BTreeSet::new();
         for (name, bits) in [("rule4", 32), ("rule6", 128)] {
-            // The kernel's own rules.
+            // These are the priorities of the kernel's own rules.
             let is_own = |rule: &&Value| [0, 32_766, 32_767].map(Value::from).contains(&rule["priority"]);
             for rule in json(name).as_array().into_iter().flatten().filter(|rule| !is_own(rule)) {
                 let network = |side: &str| {
@@ -273,7 +275,7 @@ impl State {
 }
 
 impl State {
-    /// The same state, with each name server of a device once.
+    /// Returns the same state with each name server of a device only once.
     pub(crate) fn without_repeated_servers(mut self) -> Self {
         for device in self.devices.values_mut() {
             let all = std::mem::take(&mut device.dns);
@@ -339,8 +341,8 @@ fn routes(network: &NetworkConfig) -> Vec<BTreeSet<String>> {
     routes
 }
 
-/// Whether a gateway is outside of the subnets of its link. The kernel rejects a route to such a gateway without
-/// `on-link`, which glowplug adds and netplan does not.
+/// Whether a gateway is outside the subnets of its link. The kernel rejects a route through such a gateway without
+/// `on-link`. glowplug adds `on-link`, netplan does not.
 pub(crate) fn has_far_gateway(network: &NetworkConfig) -> bool {
     network.links().iter().any(|link| {
         let routes = link.routes.iter().filter(|route| link.can_route(route) && !route.on_link);
@@ -358,8 +360,9 @@ fn is_near(link: &Link, gateway: IpAddr) -> bool {
     }
 }
 
-/// Returns the routing rules of the links for which `is_set`, and the rules of the other links, each with its priority.
-/// Rules without a priority come directly before the main table, in the order of the document.
+/// Returns two sets of routing rules, each rule with its priority: the rules of the links for which `is_set` is true,
+/// and the rules of the other links. Rules without a priority come directly before the main table, in the order of the
+/// document.
 fn rules(network: &NetworkConfig, is_set: impl Fn(LinkIndex) -> bool) -> (BTreeSet<String>, BTreeSet<String>) {
     let all = || network.links().iter().flat_map(|link| &link.routing_policy);
     let mut next = 32_766 - all().filter(|rule| rule.priority.is_none()).count() as u32;
@@ -401,7 +404,7 @@ fn spell_route(destination: &str, via: Option<&str>, metric: u64, table: &str, o
     format!("{destination}{via} metric {metric} table {table}{on_link}")
 }
 
-/// Returns the program's complaints about our files, and its failures.
+/// Returns the messages of the program about mistakes in our files, and about its own failures.
 pub(crate) fn complaints(log: &str, program: Program, machine: &KernelAbilities) -> Vec<String> {
     if program == Program::NetworkManager {
         let is_complaint = |line: &&str| line.starts_with("<warn>") || line.starts_with("<error>");
@@ -457,7 +460,7 @@ impl Device {
         if link.ipv4.dhcp {
             device.asks.insert("dhcp4");
         }
-        // A link with IPv4 addresses alone keeps networkd's default.
+        // A link that has only IPv4 addresses keeps networkd's default.
         let is_default = device.link_local && ipv6.addresses.is_empty();
         if ipv6.accept_ra.unwrap_or(ipv6.dynamic.is_some() || is_default) {
             device.asks.insert("ra");
@@ -476,7 +479,7 @@ impl Device {
 }
 
 impl Device {
-    /// Applies the differences between a profile of NetworkManager and files of networkd.
+    /// Changes the expected state where NetworkManager configures a device differently from networkd.
     fn as_profile(&mut self, network: &NetworkConfig, index: LinkIndex) {
         let link = network.link(index);
         // NetworkManager sets these options only with STP.
@@ -501,7 +504,7 @@ impl Device {
         let asks_server = !asks_routers && ipv6.dynamic == Some(Ipv6Dynamic::StatefulDhcp);
         self.asks.extend(asks_routers.then_some("ra"));
         self.asks.extend(asks_server.then_some("dhcp6"));
-        // NetworkManager sets a link-local address wherever it uses IPv6.
+        // NetworkManager sets a link-local address on each link on which it uses IPv6.
         self.link_local |= !ipv6.addresses.is_empty();
         let has_servers = !ipv6.addresses.is_empty() || asks_routers || asks_server;
         let is_used = |server: &String, ipv4: bool| server.contains(':') != ipv4;
@@ -511,15 +514,15 @@ impl Device {
         if !ipv4.is_used() && !has_servers {
             self.domains.clear();
         } else if ipv4.is_used() && has_servers {
-            // Each family has the search domains.
+            // The search domains are listed once for each family.
             self.domains.extend(self.domains.clone());
         }
         self.dns = dns;
     }
 
-    /// Applies the differences of files that netplan writes. NICs have link-local addresses and accept router
-    /// advertisements, even with static addresses, and DHCPv6 waits for a router. Every route is set, with the metric
-    /// of the document.
+    /// Changes the expected state where files of netplan differ from those of glowplug. With netplan, NICs have
+    /// link-local addresses and accept router advertisements, even with static addresses. DHCPv6 waits for a router.
+    /// Every route is set, with the metric of the document.
     fn as_netplan(&mut self, network: &NetworkConfig, index: LinkIndex) {
         let link = network.link(index);
         if network.controller_of(index).is_some() {
@@ -543,7 +546,7 @@ impl Device {
         self.dns.sort_by_key(|server| server.contains(':'));
     }
 
-    /// Whether the kernel alone configures IPv6.
+    /// Whether only the kernel configures IPv6 on the link.
     fn is_by_kernel(&self, link: &Link) -> bool {
         let is_used = link.ipv6.is_used() || link.ipv6.link_local.is_some();
         !is_used && (!link.ipv4.dhcp || link.ipv4.addresses.is_empty())
@@ -558,7 +561,7 @@ fn once(list: &mut Vec<String>, more: impl Iterator<Item = String>) {
     }
 }
 
-/// Returns the MAC address that a device must have, if the network determines it.
+/// Returns the MAC address of a device, if the network determines this address.
 fn mac(network: &NetworkConfig, index: LinkIndex) -> Option<String> {
     let link = network.link(index);
     if let Some(controller) = network.controller_of(index)
@@ -577,7 +580,7 @@ fn mac(network: &NetworkConfig, index: LinkIndex) -> Option<String> {
             own(link.cloned_mac_address).or_else(|| {
                 let first = *kind.made_of().first()?;
                 match &network.link(first).kind {
-                    // The NIC's own MAC address, not the address that it takes as a member.
+                    // The first member has its own MAC address here, not the address that it takes as a member.
                     LinkKind::Nic(_) => own(network.link(first).mac_address()),
                     _ => mac(network, first),
                 }

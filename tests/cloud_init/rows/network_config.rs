@@ -1,4 +1,5 @@
-//! Rows for cloud-init's own network-config: `v1` and `v2` for one version, `nc` for both.
+//! Rows for cloud-init's own network-config. The names of rows begin with `v1` or `v2` for one version, with `nc` for
+//! both.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -73,7 +74,7 @@ fn commands_mut(document: &mut Value) -> impl Iterator<Item = &mut Value> {
     objects_mut(body_mut(document), "config")
 }
 
-/// Returns section, key and value of each device of a version 2 document.
+/// Returns the section, the key and the value of each device of a version 2 document.
 fn devices(document: &Value) -> impl Iterator<Item = (&'static str, &String, &Value)> {
     let of = |section| body(document).get(section).and_then(Value::as_object).into_iter().flatten();
     SECTIONS.into_iter().flat_map(move |section| of(section).map(move |(key, device)| (section, key, device)))
@@ -90,8 +91,8 @@ fn each_device(document: &mut Value, mut change: impl FnMut(&'static str, &str, 
 
 // === Rewrites of the document ===
 
-/// Whether a text has a MAC address that YAML reads as a number in base 60: six unquoted groups of digits, all but the
-/// first below 60.
+/// Whether a text has a MAC address that YAML reads as a number in base 60: six unquoted groups of digits, of which the
+/// last five are below 60.
 fn mac_of_digits(text: &str) -> bool {
     text.split(|c: char| c.is_whitespace() || ",{}[]".contains(c)).any(|word| {
         let groups: Vec<&str> = word.split(':').collect();
@@ -311,7 +312,7 @@ fn set_names_alone(document: &mut Value) {
     });
 }
 
-/// Returns the name in `match`, if it matches one NIC only.
+/// Returns the name in `match`, if `match` has only this name and the name is no pattern.
 fn matched_name(device: &Value) -> Option<&str> {
     let matched = device.get("match")?;
     text(matched, "name").filter(|name| text(matched, "macaddress").is_none() && !name.contains(['*', '?', '[']))
@@ -330,7 +331,8 @@ fn match_names(document: &mut Value) {
     }
 }
 
-/// Replaces references to keys by names. For cloud-init, the key of a NIC with another name is unknown.
+/// Replaces keys by names where one device refers to another. cloud-init does not know a NIC by its key if the NIC has
+/// another name.
 fn ids(document: &mut Value) {
     let mut names = BTreeMap::new();
     let nics = devices(document).filter(|(section, ..)| *section == "ethernets");
@@ -382,7 +384,7 @@ const TAKEN: [&str; 15] = [
     "up-delay",
 ];
 
-/// Bond parameters that cloud-init 22.4.2 lacks, with the kernel's names.
+/// Bond parameters that cloud-init 22.4.2 lacks, each with the name of the kernel.
 const LACKING: [(&str, &str); 7] = [
     ("all-slaves-active", "all_slaves_active"),
     ("all-members-active", "all_slaves_active"),
@@ -466,7 +468,7 @@ fn match_patterns(document: &Value, meaning: &mut Value) {
     }
 }
 
-/// Removes duplicates and keeps the order.
+/// Removes duplicates of a list and keeps its order.
 fn distinct(list: Vec<Value>) -> Value {
     let mut once = Vec::new();
     for item in list {
@@ -540,7 +542,7 @@ fn name_servers_of_links(document: &Value, meaning: &mut Value) {
     }
 }
 
-/// Returns destination and gateway of a route, as cloud-init formats them for version 2.
+/// Returns destination and gateway of a version 2 route in the form of cloud-init's answers.
 fn bare_route(route: &Value) -> Option<String> {
     let via = text(route, "via").map(|via| format!(" via {via}")).unwrap_or_default();
     let to: IpNetwork = destination(text(route, "to")?, false, via.contains(':')).parse().ok()?;
@@ -657,7 +659,7 @@ fn accept_ra(_: &Value, meaning: &mut Value) {
 fn unreachable_routes(document: &Value, meaning: &mut Value) {
     let before = meaning.clone();
     links(meaning).for_each(|(_, link)| without_unreachable_routes(link));
-    // cloud-init's meaning has no link-local addresses. A link that gets one keeps its IPv6 routes.
+    // cloud-init's meaning has no link-local addresses. A link that gets a link-local address keeps its IPv6 routes.
     for (_, key, _) in devices(document).filter(|(.., device)| words(device.get("link-local")).contains(&"ipv6".into()))
     {
         let mut before = before.clone();

@@ -73,7 +73,7 @@ fn is_nic(link: &Value) -> bool {
 fn nics_twice(document: &mut Value) {
     let mut first: BTreeMap<String, String> = BTreeMap::new();
     let mut aliases = Vec::new();
-    // Only links with settings; the others have no effect.
+    // Keep only links with settings. A link without settings has no effect.
     let mut wanted: Vec<String> = Vec::new();
     wanted.extend(objects(document, "networks").filter_map(|network| text(network, "link")).map(str::to_owned));
     for link in objects(document, "links") {
@@ -107,7 +107,7 @@ fn nics_twice(document: &mut Value) {
     }
 }
 
-/// Replaces ids of links, with all references to them.
+/// Replaces ids of links, and all references to these ids.
 fn replace_ids(document: &mut Value, ids: &BTreeMap<String, String>) {
     let replace = |value: &mut Value| {
         if let Some(new) = value.as_str().and_then(|id| ids.get(id)) {
@@ -255,7 +255,7 @@ fn bond_options(document: &mut Value) {
     }
 }
 
-/// Returns cloud-init's name of each link by id. Names of NICs are those of cloud_init.py.
+/// Returns cloud-init's name of each link by the id of the link. NICs have the names that cloud_init.py gives them.
 fn names(document: &Value) -> BTreeMap<String, String> {
     let mut names = BTreeMap::new();
     let (mut bonds, mut macs) = (0, BTreeMap::new());
@@ -272,7 +272,7 @@ fn names(document: &Value) -> BTreeMap<String, String> {
             _ => _ = names.insert(id.to_owned(), text(link, "name").map_or(format!("nic{at}"), str::to_owned)),
         }
     }
-    // A VLAN may come before its parent.
+    // A VLAN may come before its parent, so the loop runs several times.
     for _ in 0..4 {
         for link in objects(document, "links").filter(|link| text(link, "type") == Some("vlan")) {
             let parent = text(link, "vlan_link").and_then(|parent| names.get(parent)).cloned();

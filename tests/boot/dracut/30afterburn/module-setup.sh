@@ -1,5 +1,5 @@
 #!/bin/bash
-# A substitute for afterburn: units of the same names that record that they ran.
+# Replaces afterburn by units with the same names. Each of these units only records that it ran.
 #
 # shellcheck disable=SC2154 # moddir and initdir come from dracut
 
@@ -12,7 +12,7 @@ install() {
 
     inst_simple "$moddir/default.conf" \
         "$systemdsystemunitdir/afterburn-network-kargs.service.d/50-afterburn-network-kargs-default.conf"
-    # Enable the units by links, as afterburn does: Ignition's module, which has the target, comes later.
+    # Enable the units by links, as afterburn does, because Ignition's module installs the target later.
     mkdir -p "$initdir$systemdsystemunitdir/ignition-complete.target.requires"
     for unit in afterburn-hostname.service afterburn-network-kargs.service; do
         inst_simple "$moddir/$unit" "$systemdsystemunitdir/$unit"

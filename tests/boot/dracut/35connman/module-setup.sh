@@ -1,5 +1,5 @@
 #!/bin/bash
-# Replaces dracut's module of this name: a network program that glowplug does not support.
+# Replaces dracut's module connman by an empty one. glowplug does not support this network program.
 
 check() {
     return 255

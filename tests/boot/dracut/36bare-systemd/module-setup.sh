@@ -1,5 +1,5 @@
 #!/bin/bash
-# A dracut that does not install modprobe@.service, such as dracut 057.
+# Removes modprobe@.service, as in an image of dracut 057, which does not install this unit.
 #
 # shellcheck disable=SC2154 # initdir and the directories of systemd come from dracut
 

@@ -1,5 +1,5 @@
 #!/bin/bash
-# A dracut with NetworkManager, but without a hook or unit that passes it the arguments.
+# Removes the hook of dracut that passes the kernel arguments to NetworkManager.
 #
 # shellcheck disable=SC2154 # initdir comes from dracut
 

@@ -1,6 +1,6 @@
 #!/bin/bash
-# NetworkManager 1.54 and later, with a dracut that has no drop-in for it: a unit makes the profiles from /proc/cmdline
-# only, and no hook of dracut does.
+# Stands for NetworkManager 1.54 and later with a dracut that has no drop-in for NetworkManager's unit: this unit makes
+# the profiles from /proc/cmdline only, and no hook of dracut makes profiles.
 #
 # shellcheck disable=SC2154 # moddir, initdir and the directories of systemd come from dracut
 

@@ -1,5 +1,6 @@
 #!/bin/bash
-# The program afterburn, as a stock image has it, for an image without our module. AFTERBURN is the path of the program.
+# Installs the program afterburn of a stock image, for an image without our module. AFTERBURN is the path of the
+# program.
 #
 # shellcheck disable=SC2154 # moddir, initdir and the directories of systemd come from dracut
 

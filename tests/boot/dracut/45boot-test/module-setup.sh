@@ -1,5 +1,5 @@
 #!/bin/bash
-# Files that the boot tests need in the initramfs. None of them configures a NIC or reads a drive.
+# Installs files that the boot tests need in the initramfs. None of these files configures a NIC or reads a drive.
 #
 # shellcheck disable=SC2154 # moddir, initdir and the directories of systemd come from dracut
 
@@ -14,12 +14,12 @@ install() {
     # dracut-emergency runs this hook if there is no shell.
     inst_hook shutdown-emergency 50 "$moddir/emergency.sh"
 
-    # Installs a drop-in with the distribution's default arguments. With afterburn, its drop-in has them, as in Fedora
-    # CoreOS.
+    # Installs a drop-in with the distribution's default arguments. In an image with afterburn, as in Fedora CoreOS,
+    # afterburn's drop-in has these arguments.
     dracut_module_included afterburn || inst_simple "$moddir/default.conf" \
         "$systemdsystemunitdir/glowplug-network-kargs.service.d/30-default.conf"
 
-    # As in Fedora CoreOS, NetworkManager starts after Ignition has detected that it needs the network.
+    # As in Fedora CoreOS, NetworkManager starts after Ignition has detected that Ignition needs the network.
     if dracut_module_included ignition; then
         if dracut_module_included network-manager; then
             inst_script "$moddir/enable-network.sh" /usr/sbin/enable-network

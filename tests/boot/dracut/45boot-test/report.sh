@@ -1,5 +1,5 @@
 #!/bin/sh
-# State that exists only in the initramfs.
+# Prints the state that exists only in the initramfs.
 show() { # title units
     title=$1
     shift
@@ -12,11 +12,11 @@ cat /etc/cmdline.d/50-glowplug-network-kargs.conf 2>/dev/null
 echo '== files of networkd'
 ls /run/systemd/network 2>/dev/null
 echo '== name servers of the initramfs'
-# Name servers from dracut's own scripts, and those that networkd would pass to systemd-resolved.
+# Print the name servers of dracut's own scripts, and those that networkd would pass to systemd-resolved.
 sed -n 's/^nameserver //p' /etc/resolv.conf 2>/dev/null
 cat /run/systemd/netif/links/* 2>/dev/null | sed -n 's/^DNS=//p'
 echo '== network of the initramfs'
-# An image with networkd has no program ip.
+# An image with networkd does not contain the program `ip`.
 ip -o address show 2>/dev/null
 echo '== profiles of the initramfs'
 ls /run/NetworkManager/system-connections 2>/dev/null

@@ -1,2 +1,2 @@
 #!/bin/sh
-# Replaces setfiles: the root has no labels.
+# Replaces setfiles by a script that does nothing: the root has no SELinux labels.

@@ -11,7 +11,7 @@ install() {
     inst_multiple basename diff ip ls mkdir rm sed
     inst_script "$moddir/teardown.sh" /usr/sbin/boot-test-teardown
     inst_simple "$moddir/teardown.service" "$systemdsystemunitdir/teardown.service"
-    # The unit is enabled by a link, because Ignition's module may add its target later.
+    # Enable the unit by a link, because Ignition's module may install the target later.
     mkdir -p "$initdir$systemdsystemunitdir/ignition-complete.target.requires"
     ln -s ../teardown.service "$initdir$systemdsystemunitdir/ignition-complete.target.requires/teardown.service"
 }

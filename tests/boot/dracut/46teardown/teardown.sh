@@ -1,6 +1,6 @@
 #!/bin/bash
-# Carries the network of the initramfs to the real root, with the rules of CoreOS, and removes it from the initramfs. Writes
-# to /run/boot-test/teardown what it did.
+# Copies the network profiles of the initramfs to the real root, by the rules of CoreOS, and removes the network from
+# the initramfs. The script writes what it did to /run/boot-test/teardown.
 set -eu
 profiles=NetworkManager/system-connections
 drop_in=/usr/lib/systemd/system/afterburn-network-kargs.service.d/50-afterburn-network-kargs-default.conf
@@ -8,7 +8,7 @@ compared=/run/boot-test/compared
 mkdir -p /run/boot-test $compared/{found,default,data}
 say() { echo "$*" >>/run/boot-test/teardown; }
 
-# Whether the profiles are those of the default arguments. The UUIDs, and the wait for a device, may differ.
+# Succeeds if the profiles are those of the default arguments. UUIDs and the wait for a device are not compared.
 is_default() {
     local generator default
     # As in CoreOS, the first boot fails without this file or without this variable.
@@ -52,12 +52,14 @@ carry() {
 }
 
 carry
-# Keep the network for the small root: it has no NetworkManager, and reports the network of the initramfs.
+# Remove the network only if the real root has NetworkManager. The small root has none and reports the network of the
+# initramfs.
 if [[ -d /sysroot/etc/$profiles ]]; then
     for interface in /sys/class/net/*; do
         name=$(basename "$interface")
         case $name in lo | bonding_masters) continue ;; esac
-        # Deleting a virtual interface also deletes the interfaces on top of it, so an interface may already be gone.
+        # Deleting a virtual interface also deletes the interfaces on top of it, so a later interface of this loop may
+        # be gone.
         [[ ! -e $interface ]] || ip link delete "$name" 2>/dev/null || { ip link set "$name" down; ip addr flush dev "$name"; }
     done
     ip route flush table main
