@@ -1,12 +1,12 @@
-//! Cluster API's IPAM provider: creates an IPAddress for each IPAddressClaim on our pools. The IPAddress has the name
-//! of its claim.
+//! The IPAM provider for Cluster API: creates an IPAddress for each IPAddressClaim on a pool of glowplug. The IPAddress
+//! has the same name as its claim.
 //!
-//! Watches update an index. A name whose claim may need work gets a pass. A pass decides the next request, makes the
-//! request, and decides again. This code is safe with two leaders: the names of leases and IPAddresses, and the versions of
-//! objects, make the API server reject a request that another leader has already made.
+//! Watches update an index. Each name whose claim may need a request gets a pass. A pass decides the next request,
+//! makes the request, and decides again. Two leaders at the same time do no harm: because of the names of leases and
+//! IPAddresses, and the versions of objects, the API server rejects a request that another leader has already made.
 //!
-//! At the start, every IPAddress is adopted before any address is allocated. Then the outstanding claims are processed
-//! together, in the order of their creation.
+//! When a leader starts, it adopts every IPAddress before it allocates any address. Then it processes the outstanding
+//! claims together, in the order of their creation.
 
 mod common;
 pub(crate) mod decision;
@@ -45,21 +45,23 @@ use crate::pools::selection::OpenPools;
 
 const HOLDER: HolderKind = HolderKind::IpAddressClaim;
 
-/// The provider while the API server serves the kinds of Cluster API.
+/// The provider during the time in which the API server serves the kinds of Cluster API.
 struct Work<'p> {
     provider: &'p Provider,
     kinds: Kinds,
     index: Mutex<Index>,
-    /// Receives the names that need a pass because the pass of another name has adopted their IPAddresses.
+    /// Sends the names that need a pass because the pass of another name has adopted their IPAddresses.
     others: mpsc::UnboundedSender<Key>,
 }
 
 // === impl Provider ===
 
 impl Provider {
-    /// Serves claims until the future is dropped. Calls `is_ready` after all claims that existed at the start are served.
+    /// Serves claims until the future is dropped. Calls `is_ready` after all claims that existed at the start are
+    /// served.
     ///
-    /// `pools` reports each change of the pools after the registry has it. `served` reports the claims with new addresses.
+    /// `pools` changes only after the registry has applied a change of the pools. `served` names the claims that have
+    /// got new addresses.
     pub async fn run(
         &self,
         pools: watch::Receiver<Option<OpenPools>>,
@@ -117,7 +119,7 @@ impl provider::Work for Work<'_> {
     }
 
     fn claimants(&self, holders: &BTreeSet<Machine>) -> Vec<Key> {
-        // If such a claim no longer exists, its addresses must be released.
+        // If the claim of a holder no longer exists, the addresses of the holder must be released.
         holders.iter().filter(|holder| holder.kind == HOLDER).for_each(|holder| drop(self.note_holder(holder)));
         self.index().claimed_by_age()
     }
@@ -151,8 +153,8 @@ impl provider::Work for Work<'_> {
 }
 
 impl Work<'_> {
-    /// Collects the state of a name. The claim and the IPAddress are read from the API server when `is_outdated`, and
-    /// when an address may be released: a release requires certainty that the objects do not exist.
+    /// Collects the state of a name. Reads the claim and the IPAddress from the API server if `is_outdated` is `true`,
+    /// or if the next step could release an address: a release requires certainty that the objects do not exist.
     async fn look(&self, key: &Key, is_outdated: bool) -> Result<View, Error> {
         let mut view = self.index().view(key);
         if view.is_empty() {
@@ -161,16 +163,16 @@ impl Work<'_> {
         let may_release = view.claim.as_ref().is_none_or(IpAddressClaim::is_deleted) || !view.former.is_empty();
         if is_outdated || may_release {
             self.read(Kind::Address, &self.kinds.addresses, key).await?;
-            // The candidates are collected before the claim is read. If the claim that is read has another UID, the
-            // candidates no longer exist.
+            // The candidates are collected before the claim is read. If the claim now has another UID than a candidate,
+            // the candidate no longer exists.
             let mut candidates = self.index().view(key).former;
             candidates.extend(view.claim.as_ref().map(|claim| claim.uid().to_owned()));
             self.read(Kind::Claim, &self.kinds.claims, key).await?;
             view = self.index().view(key);
             view.former.retain(|uid| candidates.contains(uid));
         }
-        // A paused claim needs this, too: no other claim may get the address. The adoption comes after the read, because the watch does not
-        // report an IPAddress again that the read has found first.
+        // The IPAddress of a paused claim must be adopted, too: no other claim may get its address. The adoption comes
+        // after the read, because the watch does not report an IPAddress that the read has already found.
         let pool = view.address.as_ref().and_then(|address| address.pool.resolve(&key.namespace));
         if let Some(pool) = pool.filter(|pool| self.index().is_unrecorded(pool, key)) {
             self.adopt_of(Some(&pool)).await?;
@@ -179,7 +181,7 @@ impl Work<'_> {
         Ok(view)
     }
 
-    /// Reads an object of a name from the API server into the index.
+    /// Reads the object of this kind and name from the API server into the index.
     async fn read(&self, kind: Kind, resource: &ApiResource, key: &Key) -> Result<(), Error> {
         let known = || self.index().version(kind, key);
         let take = |known, object| self.index().take(kind, key, known, object);
@@ -199,12 +201,13 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Makes a request and applies its result. `false` when an object has changed and must be read again.
+    /// Makes a request and applies its result. Returns `false` if an object has changed and must be read again.
     async fn apply(&self, step: Step, view: &mut View) -> Result<bool, Error> {
         let Self { provider, kinds, .. } = self;
         let registry = &provider.registry;
         let (key, merge) = (view.key.clone(), PatchParams::default());
-        // The watches have no common order: a Cluster that no watch has reported may exist and be paused.
+        // The watches of two kinds have no common order, so a paused Cluster may exist although no watch has reported a
+        // Cluster.
         if matches!(step, Step::PatchStatus(..)) && view.cluster == Cluster::Absent && self.find_cluster(view).await? {
             return Ok(false);
         }
@@ -242,12 +245,12 @@ impl Work<'_> {
                 self.take_address(view, object)?;
             }
             Step::DeleteAddress => {
-                // Another leader may have given the IPAddress to a later claim of the name.
+                // Meanwhile, the IPAddress may have become the IPAddress of a later claim of the same name.
                 let metadata = view.address.as_ref().map(|address| address.metadata.clone()).unwrap_or_default();
                 let same = Preconditions { uid: metadata.uid, resource_version: metadata.resource_version };
                 let params = DeleteParams::default().preconditions(same);
                 stored(ask(addresses.delete(&key.name, &params)).await)?;
-                // The finalizer of another controller may keep the IPAddress.
+                // The IPAddress may still exist because of the finalizer of another controller, so it is read again.
                 return Ok(false);
             }
             Step::Adopt(record, network) => {
@@ -293,7 +296,7 @@ impl Work<'_> {
         Ok(true)
     }
 
-    /// Lists the Cluster of a claim, which no watch has reported. Returns whether it exists.
+    /// Lists the Cluster of a claim, because no watch has reported the Cluster. Returns whether the Cluster exists.
     async fn find_cluster(&self, view: &View) -> Result<bool, Error> {
         let name = view.claim.as_ref().and_then(|claim| claim.cluster.as_ref()).filter(|name| is_object_name(name));
         let (Some(kind), Some(name)) = (&self.kinds.clusters, name) else { return Ok(false) };
@@ -301,13 +304,14 @@ impl Work<'_> {
         let Some(cluster) = ask(self.provider.api(kind, &view.key).list(&params)).await?.items.pop() else {
             return Ok(false);
         };
-        // The watch causes no further pass for a Cluster that is known, so the other claims of the Cluster get theirs now.
-        self.index().store_cluster(cluster).into_iter().for_each(|key| drop(self.others.send(key)));
+        // The Cluster is now known, so a later report of the watch causes no pass. The other claims of the Cluster get
+        // their pass now.
+        self.index().store(Kind::Cluster, cluster).into_iter().for_each(|key| drop(self.others.send(key)));
         Ok(true)
     }
 
-    /// Makes the registry adopt the IPAddresses on the networks where a holder has addresses, before the holder loses an address: the
-    /// registry then allocates this address to a waiting claim at once.
+    /// Makes the registry adopt the IPAddresses on the networks where a holder has addresses. The adoption must come
+    /// first: when the holder loses an address, the registry allocates the address to a waiting claim at once.
     async fn adopt_beside(&self, holder: Machine) -> Result<(), Error> {
         let pools = self.provider.registry.read(move |allocator| {
             let held = allocator.leases_of(&holder).map(|(network, ..)| network);
@@ -357,14 +361,15 @@ impl Work<'_> {
         }
         if !reservations.is_empty() {
             tracing::info!(addresses = reservations.len(), "reserved the addresses of IPAddresses without a claim");
-            // The registry does not limit the reservations of claims: `limit_reservations` has limited them.
+            // The registry does not limit the reservations of claims: `limit_reservations` has limited these
+            // reservations.
             self.provider.registry.add_conflicts(reservations).await?;
         }
         let holders = self.provider.adopt_all(records).await?;
-        // Meanwhile, the pass of such a claim may have ended the claim. Then no watch would cause a pass that releases the
-        // address again.
+        // A claim may have ended during the adoption. No watch would then cause the pass that releases its adopted
+        // address.
         for holder in &holders {
-            // The receiver ends only together with the passes.
+            // Sending fails only after the passes have ended, too.
             provider::Work::note_holder(self, holder).into_iter().for_each(|key| drop(self.others.send(key)));
         }
         let mut index = self.index();

@@ -1,5 +1,5 @@
-//! State of claims and of the objects on which they depend, from watches and from responses of the API server. Pure:
-//! the input is objects, the output is the names that need a pass.
+//! Index of claims and of the objects on which they depend, filled from watches and from responses of the API server.
+//! Pure logic: the input is objects, the output is the names that need a pass.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -12,34 +12,35 @@ use crate::cluster::watch::Change;
 use crate::kinds::cluster_api::{IpAddress, IpAddressClaim, PoolRef, Version, WATCH_FILTER_LABEL, is_paused};
 use crate::pools::facts::Facts;
 
-/// Time after the end of a claim in which a request of an earlier leader may still create its IPAddress. The client gives up
-/// earlier.
+/// Time after the end of a claim during which a request of an earlier leader may still create the IPAddress of the
+/// claim. The client of that leader stops waiting earlier.
 const LATEST: Duration = Duration::from_secs(300);
 
-/// All known objects.
+/// Index of the known claims, IPAddresses, Clusters and pools.
 #[derive(Debug)]
 pub(crate) struct Index {
     version: Version,
     /// Value of the label that selects claims. Empty: claims need no label.
     watch_filter: String,
-    /// Claims and IPAddresses. Only names with a claim or an IPAddress on our pools have objects here, and claims whose reference means
-    /// one of our pools by mistake.
+    /// Claims and IPAddresses. A name has objects here only if it has a claim or an IPAddress on our pools, or a claim
+    /// whose reference names one of our pools with a mistake.
     claims: Newest<Key, IpAddressClaim>,
     addresses: Newest<Key, IpAddress>,
-    /// UIDs of claims of each name that may be gone and may hold an address.
+    /// UIDs of the claims of each name that may be gone and may hold an address.
     former: BTreeMap<Key, BTreeSet<String>>,
-    /// UIDs of claims that have ended, and when. Those that have ended long ago are removed now and then.
+    /// UIDs of claims that have ended, and the time of their end. Entries that are too old are removed from time to
+    /// time.
     ended: BTreeMap<String, Instant>,
     /// Number of the claims in `ended` after the last removal.
     recent: usize,
-    /// Whether each Cluster is paused.
-    clusters: BTreeMap<Key, bool>,
+    /// For each Cluster, whether it is paused.
+    clusters: Newest<Key, bool>,
     /// Facts about pools, by the name of the pool.
     pools: Facts,
     /// IPAddresses that may be missing from the registry, by pool.
     unrecorded: BTreeSet<(PoolId, Key)>,
-    /// UIDs of IPAddresses without a claim whose addresses are reserved, by name. Such an IPAddress may be gone, or its claim may
-    /// have come.
+    /// UIDs of IPAddresses without a claim whose addresses are reserved, by name. An IPAddress in this map may be gone,
+    /// or may have got its claim meanwhile.
     reserved: BTreeMap<Key, BTreeSet<String>>,
 }
 
@@ -63,7 +64,7 @@ impl Index {
             former: BTreeMap::new(),
             ended: BTreeMap::new(),
             recent: 0,
-            clusters: BTreeMap::new(),
+            clusters: Newest::default(),
             pools: Facts::new(),
             unrecorded: BTreeSet::new(),
             reserved: BTreeMap::new(),
@@ -80,12 +81,13 @@ impl Index {
         )
     }
 
-    /// Notes how far the watch of a kind has come. Returns the objects that the watch has passed without a report: they are gone.
+    /// Notes how far the watch of a kind has come. Returns the objects that are gone, because the watch has passed
+    /// their versions without a report.
     fn follow(&mut self, kind: Kind, progress: &Progress<Key>) -> Vec<Key> {
         match kind {
             Kind::Claim => self.claims.follow(progress),
             Kind::Address => self.addresses.follow(progress),
-            Kind::Cluster => Vec::new(),
+            Kind::Cluster => self.clusters.follow(progress),
         }
     }
 
@@ -108,19 +110,21 @@ impl Index {
                 }
             },
             Kind::Cluster => {
-                let is_paused = is_paused(&object);
-                let before = self.clusters.insert(key.clone(), is_paused);
-                self.of_cluster(&key, before != Some(is_paused))
+                let (is_paused, before) = (is_paused(&object), self.clusters.get(&key).copied());
+                let is_news = self.clusters.apply(key.clone(), version_of(&object.metadata), is_paused);
+                self.of_cluster(&key, is_news && before != Some(is_paused))
             }
         }
     }
 
-    /// Stores the object of a response, which the watch may report later. Returns the names whose decision may have changed.
+    /// Stores an object from a response. The watch may report the same object later. Returns the names whose decision
+    /// may have changed.
     pub(crate) fn store(&mut self, kind: Kind, object: Object) -> BTreeSet<Key> {
         let key = Key::of(&object.metadata);
         let is_unknown = self.version(kind, &key).is_none();
         let names = self.apply(kind, object);
-        // The index ignores reports about objects of another provider, so a missing report does not show that such an object is gone.
+        // The index ignores the watch's reports about objects of another provider. So for such an object, a missing
+        // report does not mean that it is gone.
         let is_ours = |pool: &PoolRef| pool.resolve(&key.namespace).is_some();
         match kind {
             Kind::Claim
@@ -131,18 +135,10 @@ impl Index {
             Kind::Address if is_unknown && self.addresses.get(&key).is_some_and(|it| is_ours(&it.pool)) => {
                 self.addresses.expect(&key);
             }
+            Kind::Cluster if is_unknown => self.clusters.expect(&key),
             Kind::Claim | Kind::Address | Kind::Cluster => {}
         }
         names
-    }
-
-    /// Stores a Cluster that a list has, unless a watch has reported it: the list may be older. Returns the names whose decision may have
-    /// changed.
-    pub(crate) fn store_cluster(&mut self, cluster: Object) -> BTreeSet<Key> {
-        match self.clusters.contains_key(&Key::of(&cluster.metadata)) {
-            true => BTreeSet::new(),
-            false => self.apply(Kind::Cluster, cluster),
-        }
     }
 
     /// Stores the facts about the pools. Returns the names whose decision may have changed.
@@ -177,14 +173,15 @@ impl Index {
                 [key.clone()].into()
             }
             Kind::Cluster => {
-                let before = self.clusters.remove(key);
-                self.of_cluster(key, before.is_some())
+                let is_removed = self.clusters.remove(key, version);
+                self.of_cluster(key, is_removed)
             }
         }
     }
 
-    /// Stores the answer to a consistent read. `known` is the version that was known before the read. Returns `false` if
-    /// the answer may be older than a deletion that a watch has reported: the object must be read again.
+    /// Stores the answer to a consistent read. `known` is the version that the index had before the read. Returns
+    /// `false` if the answer may be older than a deletion that a watch has reported. Then the object must be read
+    /// again.
     pub(crate) fn take(&mut self, kind: Kind, key: &Key, known: Option<u64>, object: Option<Object>) -> bool {
         match (object, known) {
             (Some(_), Some(_)) if self.version(kind, key).is_none() => return false,
@@ -201,11 +198,12 @@ impl Index {
         match kind {
             Kind::Claim => self.claims.version(key),
             Kind::Address => self.addresses.version(key),
-            Kind::Cluster => None,
+            Kind::Cluster => self.clusters.version(key),
         }
     }
 
-    /// Records that the object of a name no longer exists after `version`. The watch reports the deletion later.
+    /// Records that the object of a name no longer exists, where `version` is its last known version. The watch reports
+    /// the deletion later.
     pub(crate) fn end(&mut self, kind: Kind, key: &Key, version: u64) {
         match kind {
             Kind::Claim => {
@@ -220,12 +218,12 @@ impl Index {
                 let is_gone = self.addresses.get(key).is_none();
                 address.filter(|_| is_gone).iter().for_each(|address| self.note_recorded(address));
             }
-            Kind::Cluster => {}
+            Kind::Cluster => self.clusters.forget(key, version),
         }
     }
 
     /// Records that the claim `uid` of a name holds an address in the ledger. If the claim does not exist, the address
-    /// must be released.
+    /// becomes one that must be released.
     pub(crate) fn note_holder(&mut self, key: &Key, uid: &str) {
         if self.claims.get(key).is_none_or(|claim| claim.uid() != uid) {
             self.note_former(key, uid.to_owned());
@@ -257,7 +255,8 @@ impl Index {
         self.note_alone(address);
     }
 
-    /// Notes that the registry has nothing more to adopt from an IPAddress without a claim. No effect if its claim has come meanwhile.
+    /// Notes that the registry has nothing more to adopt from an IPAddress without a claim. Does nothing if the claim
+    /// of the IPAddress has come meanwhile.
     pub(crate) fn note_alone(&mut self, address: &IpAddress) {
         if self.claim_on_pool(&address.key()).is_none() {
             self.note_recorded(address);
@@ -285,7 +284,8 @@ impl Index {
         self.by_age().into_iter().filter(|key| self.claim_on_pool(key).is_some()).collect()
     }
 
-    /// The claim of a name. `None` also if its reference names no pool: it gets nothing, and an IPAddress of its name is one without a claim.
+    /// Returns the claim of a name. Returns `None` also if the reference of the claim names no pool. Such a claim gets
+    /// no address, and an IPAddress of its name counts as an IPAddress without a claim.
     fn claim_on_pool(&self, key: &Key) -> Option<&IpAddressClaim> {
         self.claims.get(key).filter(|claim| claim.pool.resolve(&key.namespace).is_some())
     }
@@ -294,13 +294,15 @@ impl Index {
     pub(crate) fn view(&self, key: &Key) -> View {
         let (claim, address) = (self.claims.get(key), self.addresses.get(key));
         let uid = claim.map(IpAddressClaim::uid);
-        // A claim that was never seen may come: an IPAddress may be restored before its claim.
+        // If this leader has never seen a claim of the name, the claim may still be created: a restore may create the
+        // IPAddress first.
         let owner = address.filter(|address| claim.is_some() && address.is_ours()).and_then(IpAddress::owner);
         let is_alone = self.claim_on_pool(key).is_none();
         let own = address.and_then(|address| address.metadata.uid.as_deref()).filter(|_| is_alone);
         let reserved = self.reserved.get(key).into_iter().flatten().map(String::as_str);
         let former = self.former.get(key).into_iter().flatten().map(String::as_str).chain(owner).chain(reserved);
-        // After a start, the former holders have the reservation of an IPAddress without a claim, too. That IPAddress still exists.
+        // After a start, the former holders also contain the reservation of an IPAddress without a claim. This
+        // IPAddress still exists, so the filter leaves out its UID.
         let former = former.filter(|former| Some(*former) != uid && Some(*former) != own);
         let pool = claim.and_then(|claim| claim.pool.resolve(&key.namespace));
         View {
@@ -332,7 +334,8 @@ impl Index {
         let unrecorded = self.unrecorded.iter().filter(of_pool).filter_map(|(_, key)| {
             let address = self.addresses.get(key)?;
             let claim = self.claim_on_pool(key);
-            // A user who may create IPAddresses can name any pool, so an IPAddress of another pool than that of its claim is not adopted.
+            // A user who has the right to create IPAddresses can name any pool. So an IPAddress is not adopted if its
+            // claim names another pool.
             if claim.is_some_and(|claim| claim.pool.resolve(&key.namespace) != address.pool.resolve(&key.namespace)) {
                 return None;
             }
@@ -369,8 +372,9 @@ impl Index {
             return BTreeSet::new();
         }
         let before = self.claims.get(&key).map(|known| known.uid().to_owned());
-        // Its IPAddress may have come first, or its reference named no pool. Then the registry has a reservation for the IPAddress, and none
-        // for the claim.
+        // The IPAddress of this claim may have come before the claim, or the reference of the claim may have named no
+        // pool before. In both cases the registry has a reservation for the IPAddress, and must now adopt a record for
+        // the claim.
         let names_pool = claim.pool.resolve(&key.namespace).is_some();
         let is_new = names_pool && self.claim_on_pool(&key).is_none();
         if let Some(address) = self.addresses.get(&key).filter(|_| is_new).cloned() {
@@ -393,7 +397,7 @@ impl Index {
         if !is_recorded {
             self.note_unrecorded(&address);
         }
-        // A request of an earlier leader has arrived after the claim has ended.
+        // A request of an earlier leader may create the IPAddress after the claim has ended.
         let owner = address.owner().filter(|_| address.is_ours() && self.addresses.version(&key).is_none());
         if let Some(owner) = owner.filter(|owner| self.has_just_ended(owner)).map(str::to_owned) {
             self.note_former(&key, owner);
@@ -441,7 +445,8 @@ impl Index {
     }
 }
 
-/// The pool and the name of an IPAddress that the registry must have. `None`: no address of our pools.
+/// Returns the pool and the name of an IPAddress that the registry must have. `None`: the IPAddress has no valid
+/// address, or is not of our pools.
 fn unrecorded(address: &IpAddress) -> Option<(PoolId, Key)> {
     let (key, _) = (address.key(), address.ip().filter(|_| address.is_ours())?);
     Some((address.pool.resolve(&key.namespace)?, key))
@@ -513,7 +518,7 @@ mod tests {
         let (mut index, mut foreign) = (index(), address("a", 5));
         foreign.data["spec"]["poolRef"]["kind"] = "InClusterIPPool".into();
         index.note(Kind::Address, Change::Listed);
-        // The index ignores an IPAddress of another provider while no claim has its name.
+        // The index ignores an IPAddress of another provider as long as no claim has the same name.
         assert_eq!(index.note(Kind::Address, Change::Apply(foreign.clone())), [].into());
         index.note(Kind::Claim, Change::Apply(claim("a", "u1", 6)));
         index.take(Kind::Address, &key("a"), None, Some(foreign));
@@ -522,7 +527,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ipaddress_that_arrives_after_the_end_of_its_claim_is_left_over() {
+    fn an_ipaddress_that_arrives_after_the_end_of_its_claim_belongs_to_an_earlier_claim() {
         let owned = |name: &str, uid: &str, version| {
             let mut address = address(name, version);
             let owner = json!([{"apiVersion": "ipam.cluster.x-k8s.io/v1beta2", "kind": "IPAddressClaim", "name": name,
@@ -535,7 +540,7 @@ mod tests {
         index.forget(&key("a"), "u1");
         index.note(Kind::Address, Change::Apply(owned("a", "u1", 5)));
         assert_eq!(index.view(&key("a")).former, ["u1".to_owned()].into());
-        // A restore may bring an IPAddress of a claim that this leader has never seen.
+        // A restore may create an IPAddress whose claim this leader has never seen.
         index.note(Kind::Address, Change::Apply(owned("b", "u2", 6)));
         assert_eq!(index.view(&key("b")).former, [].into());
     }
@@ -552,7 +557,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_that_vanishes_may_have_left_an_address() {
+    fn a_removed_claim_is_noted_as_an_earlier_claim_that_may_hold_an_address() {
         let mut index = index();
         index.apply(Kind::Claim, claim("a", "u1", 9));
         assert_eq!(index.remove(Kind::Claim, &key("a"), Some(10)), [key("a")].into());
@@ -565,24 +570,39 @@ mod tests {
     fn a_changed_cluster_affects_its_claims() {
         let mut index = index();
         index.apply(Kind::Claim, claim("a", "u1", 1));
-        let cluster = |name: &str, paused: bool| {
-            object(json!({"metadata": {"namespace": "n", "name": name}, "spec": {"paused": paused}}))
+        let cluster = |name: &str, version: u64, paused: bool| {
+            let metadata = json!({"namespace": "n", "name": name, "resourceVersion": version.to_string()});
+            object(json!({"metadata": metadata, "spec": {"paused": paused}}))
         };
         assert_eq!(index.view(&key("a")).cluster, Cluster::Absent);
-        assert_eq!(index.apply(Kind::Cluster, cluster("c2", true)), [].into());
-        assert_eq!(index.apply(Kind::Cluster, cluster("c1", true)), [key("a")].into());
+        assert_eq!(index.apply(Kind::Cluster, cluster("c2", 2, true)), [].into());
+        assert_eq!(index.apply(Kind::Cluster, cluster("c1", 3, true)), [key("a")].into());
         assert_eq!(index.view(&key("a")).cluster, Cluster::Paused);
-        assert_eq!(index.apply(Kind::Cluster, cluster("c1", true)), [].into());
-        assert_eq!(index.apply(Kind::Cluster, cluster("c1", false)), [key("a")].into());
-        assert_eq!(index.store_cluster(cluster("c1", true)), [].into());
+        assert_eq!(index.apply(Kind::Cluster, cluster("c1", 4, true)), [].into());
+        assert_eq!(index.apply(Kind::Cluster, cluster("c1", 5, false)), [key("a")].into());
+        assert_eq!(index.store(Kind::Cluster, cluster("c1", 4, true)), [].into(), "a list may be older than the watch");
         assert_eq!(index.view(&key("a")).cluster, Cluster::Running);
         assert_eq!(index.remove(Kind::Cluster, &key("c1"), None), [key("a")].into());
-        assert_eq!(index.store_cluster(cluster("c1", true)), [key("a")].into());
-        assert_eq!(index.view(&key("a")).cluster, Cluster::Paused);
+        assert_eq!(index.view(&key("a")).cluster, Cluster::Absent);
     }
 
     #[test]
-    fn an_ipaddress_is_unrecorded_until_the_registry_has_it() {
+    fn a_cluster_that_only_a_list_has_is_gone_after_the_watch_has_passed_its_version() {
+        let mut index = index();
+        index.apply(Kind::Claim, claim("a", "u1", 1));
+        index.note(Kind::Cluster, Change::Lists);
+        index.note(Kind::Cluster, Change::Listed);
+        let cluster = |name: &str, version: u64| {
+            object(json!({"metadata": {"namespace": "n", "name": name, "resourceVersion": version.to_string()}}))
+        };
+        assert_eq!(index.store(Kind::Cluster, cluster("c1", 3)), [key("a")].into());
+        assert_eq!(index.view(&key("a")).cluster, Cluster::Running);
+        assert_eq!(index.note(Kind::Cluster, Change::Apply(cluster("c2", 4))), [key("a")].into());
+        assert_eq!(index.view(&key("a")).cluster, Cluster::Absent);
+    }
+
+    #[test]
+    fn an_ipaddress_is_noted_as_unrecorded_until_the_registry_has_it() {
         let mut index = index();
         index.apply(Kind::Address, address("a", 1));
         let known = index.view(&key("a")).address.unwrap();
@@ -607,7 +627,7 @@ mod tests {
         index.apply(Kind::Address, object(json!({"metadata": metadata, "spec": spec})));
         let address = index.view(&key("a")).address.unwrap();
         index.note_reserved(&address);
-        // A leader notes the holders of the registry when it starts.
+        // When a leader starts, it notes the holders in the registry.
         index.note_holder(&key("a"), "i1");
         assert_eq!(index.view(&key("a")).former, [].into());
         index.remove(Kind::Address, &key("a"), Some(6));
@@ -628,7 +648,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ipaddress_beside_a_claim_whose_reference_names_no_pool_is_one_without_a_claim() {
+    fn an_ipaddress_is_treated_as_unclaimed_if_the_reference_of_its_claim_names_no_pool() {
         let mistaken = |version| {
             let mut claim = claim("a", "u1", version);
             claim.data["spec"]["poolRef"].as_object_mut().unwrap().remove("apiGroup");
@@ -648,7 +668,7 @@ mod tests {
             assert_eq!(index.claimed_by_age(), []);
             index.note_reserved(&known);
             assert_eq!((index.unrecorded(None), index.view(&key("a")).former), (vec![], [].into()));
-            // A later leader finds the reservation among the holders, and the claim is corrected.
+            // A later leader finds the reservation among the holders. Then a user corrects the claim.
             index.note_holder(&key("a"), "i1");
             index.apply(Kind::Claim, mistaken(3));
             assert_eq!((index.unrecorded(None), index.view(&key("a")).former), (vec![], [].into()));
