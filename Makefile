@@ -10,7 +10,7 @@ TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 GUEST := $(TARGET_DIR)/$(TARGET)/guest/glowplug
 GUEST_MAX_BYTES := 1572864
 CTL := $(TARGET_DIR)/release/glowplugctl
-# Tools of Cargo are compiled once for a user.
+# Further tools of Cargo are compiled once for each user, in this folder.
 TOOLS := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/glowplug
 DENY_VERSION := 0.20.2
 DENY := $(TOOLS)/cargo-deny-$(DENY_VERSION)
@@ -19,17 +19,18 @@ CYCLONEDX := $(TOOLS)/cargo-cyclonedx-$(CYCLONEDX_VERSION)
 AFTERBURN_VERSION := 5.11.0
 AFTERBURN := $(TOOLS)/afterburn-$(AFTERBURN_VERSION)
 
-# Output of `--version`: a tarball of `make dist` has its commit in a file; a clone gets it from git.
+# `--version` prints the version and the commit. A tarball of `make dist` has the commit in a file; a clone gets the
+# commit from git.
 RELEASE := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 COMMIT := $(shell grep -v Format packaging/commit || git describe --always --dirty --exclude='*' --abbrev=12 2>/dev/null)
 VERSION = $(RELEASE)$(if $(COMMIT), ($(COMMIT)))
 # Tests do not depend on the commit, so a new commit must not cause a rebuild.
 test slow boot bench: COMMIT :=
 
-# Each target uses all processors by itself.
+# Targets do not run in parallel, because each target alone uses all processors.
 .NOTPARALLEL:
 
-.PHONY: all help guest ctl demo check test slow test-all boot packages afterburn format clippy features architectures pages deny test-controller test-cluster chaos demo-controller bench-controller bench-scale soak fuzz fuzz-controller bench dashboard dist rpm deb static-ctl static-controller image sbom release publish reproducible install install-guest install-ctl setup target clean
+.PHONY: all help guest ctl demo check test slow test-all boot packages afterburn format clippy features architectures pages deny test-controller test-cluster chaos demo-controller bench-controller bench-scale bench-growth soak fuzz fuzz-controller bench dashboard dist rpm deb static-ctl static-controller image sbom release publish reproducible install install-guest install-ctl setup target clean
 
 ##@ Build
 
@@ -54,8 +55,8 @@ guest:
 	GLOWPLUG_VERSION='$(VERSION)' $(CARGO) build --locked --profile guest --no-default-features --features guest --bin glowplug
 endif
 
-# A static program for another architecture needs a compiler for the C code of its crates. The linker of the toolchain is enough.
-# The C code of ring needs no C library; that of SQLite needs the headers of musl.
+# A static program for another architecture needs a compiler for the C code of its crates. The linker of the toolchain
+# is enough. The C code of ring needs no C library; the C code of SQLite needs the headers of musl.
 ARCHITECTURE := $(firstword $(subst -, ,$(TARGET)))
 MUSL_CC := $(if $(filter $(shell uname -m),$(ARCHITECTURE)),musl-gcc,$(ARCHITECTURE)-linux-musl-gcc)
 PLAIN_CC := $(if $(filter $(shell uname -m),$(ARCHITECTURE)),cc,$(ARCHITECTURE)-linux-gnu-gcc)
@@ -81,25 +82,27 @@ demo: ## a drive to kernel arguments, and a pool to a drive
 demo-controller: ## machines and claims of a cluster, on the API server of the tests
 	@$(CARGO) test --locked --quiet $(CONTROLLER) --test demo
 
-# Modules of `quick` whose tests run other programs or take long.
+# Modules of tests/quick.rs that `make check` leaves out, because their tests run other programs or take long.
 ASKING := cloud_init docs fuzz histories networkd readers
 
-# The controller is a separate workspace, so that no dependency of it reaches the guest. Its tests wait for servers half of the
-# time, so twice as many run as there are processors. Tests that need a real API server run only by name.
+# The controller is a separate workspace, so that none of its dependencies reaches the guest. Its tests wait for servers
+# half of the time, so the number of parallel tests is twice the number of processors. Tests that need a real API server
+# run only by name.
 CONTROLLER := --manifest-path controller/Cargo.toml
 WAITING := $(shell echo $$(($$(nproc) * 2)))
-# Names of the controller's tests that repeat a history for each write or each right, or in which leaders change for a long time.
-# They take two thirds of the time of all its quick tests.
+# Parts of the names of slow tests of the controller: tests that repeat a history for each write or each right, and
+# tests in which leaders change for a long time. These tests take two thirds of the time of all quick tests of the
+# controller.
 REPEATING := rights:: skew:: _any_write _refused_once_is a_hundred_machines no_machine_is_refused_during_an_upgrade
 
 ##@ Test
 
-# Needs only a Rust toolchain and strace.
+# This target needs only a Rust toolchain and strace.
 check: format clippy ## the inner loop: format, clippy, and the short tests that run no other program
 	$(CARGO) test --locked --all-features --lib --bins --test quick -- $(ASKING:%=--skip %::)
 	$(CARGO) test --locked $(CONTROLLER) --lib --test quick -- --test-threads=$(WAITING) $(REPEATING:%=--skip %)
 
-# Five boots that show the main use.
+# The five boots of `make test`, which show the main use.
 STORY := ignition_fetches_over_the_dual_stack_network_of_the_drive a_vlan_is_on_a_bond_of_two_interfaces \
     a_broken_document_stops_the_boot_and_the_console_shows_the_error without_a_drive_the_default_applies \
     ignition_fetches_over_the_network_that_networkd_makes
@@ -115,26 +118,27 @@ slow: setup features architectures deny demo-controller guest $(AFTERBURN)/bin/a
 
 test-all: test slow test-cluster ## all tests, also on a real API server
 
-# Boots of whole machines in QEMU. For one boot: make boot BOOT=the_name_of_the_test
+# Boots whole machines in QEMU. For one boot: make boot BOOT=the_name_of_the_test
 boot: setup guest $(AFTERBURN)/bin/afterburn ## boots in QEMU, or one boot: BOOT=name
 	AFTERBURN=$(AFTERBURN)/bin/afterburn $(CARGO) test --locked --all-features --test slow -- boot::$(BOOT)
 
 packages: setup ## build the packages and check their content
 	$(CARGO) test --locked --all-features --test slow -- packaging::
 
-# Stock images have afterburn. It is compiled once for a user.
+# Stock images have afterburn, so the tests run the program. It is compiled once for each user.
 afterburn: setup guest $(AFTERBURN)/bin/afterburn ## ask afterburn about the documents of the host
 	AFTERBURN=$(AFTERBURN)/bin/afterburn $(CARGO) test --locked --all-features --test slow -- afterburn:: boot::afterburn
 
 test-controller: ## the controller's tests, on the API server of the tests
 	$(CARGO) test --locked $(CONTROLLER) -- --test-threads=$(WAITING)
 
-# The controller's scenarios against a real API server: the one in KUBEBUILDER_ASSETS, else one that is built once.
+# The controller's scenarios against a real API server: the server in KUBEBUILDER_ASSETS, or else a server that is built
+# once.
 test-cluster: ## the controller's scenarios on a real API server: SCENARIO=name
 	assets=$$(controller/tests/kube-apiserver) && \
 	    KUBEBUILDER_ASSETS="$$assets" $(CARGO) test --locked $(CONTROLLER) --test cluster -- $(SCENARIO)
 
-# Random operations and faults on a real API server and three replicas: make chaos MINUTES=15 SEED=1
+# Makes random operations and faults on a real API server and three replicas: make chaos MINUTES=15 SEED=1
 MINUTES := 60
 chaos: ## random operations and faults on a real API server: MINUTES=60 SEED=1
 	tests/setup chaos
@@ -143,7 +147,7 @@ chaos: ## random operations and faults on a real API server: MINUTES=60 SEED=1
 
 ##@ Check
 
-# fuzz/ and controller/ are separate workspaces.
+# fuzz/ and controller/ are separate workspaces, so each needs its own command.
 format: ## check the format of the sources
 	$(CARGO) fmt --all --check
 	$(CARGO) fmt --manifest-path fuzz/Cargo.toml --check
@@ -155,8 +159,8 @@ clippy: ## check the code of both packages
 	$(CARGO) clippy --locked $(CONTROLLER) --all-targets -- -D warnings
 	$(CARGO) clippy --locked $(CONTROLLER) --test cluster --test chaos --test demo --test dashboard -- -D warnings
 
-# The crate compiles with each feature alone, and without features. The lock files of fuzz/ and controller/ must be
-# current.
+# Checks that the crate compiles with each feature alone, and without features. The lock files of fuzz/ and controller/
+# must be current.
 features: ## each feature alone
 	$(CARGO) clippy --locked --no-default-features -- -D warnings
 	$(CARGO) clippy --locked --no-default-features --features guest -- -D warnings
@@ -166,7 +170,7 @@ features: ## each feature alone
 	$(CARGO) fetch --quiet --locked --manifest-path fuzz/Cargo.toml
 	$(CARGO) fetch --quiet --locked $(CONTROLLER)
 
-# KubeVirt's other architectures, if this toolchain has them: rustup target add NAME.
+# The other architectures of KubeVirt. `rustup target add NAME` adds an architecture to the toolchain.
 ARCHITECTURES := aarch64-unknown-linux-musl s390x-unknown-linux-gnu
 architectures: ## the guest for the other architectures of KubeVirt
 	for target in $(ARCHITECTURES); do \
@@ -174,7 +178,7 @@ architectures: ## the guest for the other architectures of KubeVirt
 	        echo "$$target: not in this toolchain"; continue; fi; \
 	    $(CARGO) check --locked --no-default-features --features guest --bin glowplug --target $$target || exit 1; done
 
-# Public items must stay compatible: docs/stability.md.
+# Limit for the number of public items, because every public item must stay compatible: docs/stability.md.
 PUBLIC_ITEMS_LIMIT := 124
 
 # Checks of the documentation and of the shell scripts.
@@ -216,8 +220,9 @@ fuzz: ## fuzz the readers: FUZZ=target FUZZ_SECONDS=600
 	tests/setup fuzz
 	CARGO='$(CARGO)' fuzz/run $(FUZZ)
 
-# The controller's readers with objects of any content: make fuzz-controller VARIANTS=20000. `make test-controller` derives 250
-# objects of each kind. These tests run without the optimizations of a release, so that an overflow is a failure.
+# Tests the controller's readers with objects of any content: make fuzz-controller VARIANTS=20000. `make
+# test-controller` derives 250 objects of each kind. These tests run without the optimizations of a release, so that an
+# overflow is a failure.
 VARIANTS := 100000
 fuzz-controller: ## objects of any content: VARIANTS=100000
 	HOSTILE_VARIANTS=$(VARIANTS) $(CARGO) test --locked $(CONTROLLER) --lib -- content
@@ -225,21 +230,28 @@ fuzz-controller: ## objects of any content: VARIANTS=100000
 
 ##@ Measure
 
-# Prints one table: the guest, the host, and the unit in a boot from each bus.
+# Measures the guest, the host, and the unit in a boot from each bus, and prints the results in one table.
 bench: setup guest ## one table: the guest, the host, a boot from each bus
 	GLOWPLUG='$(abspath $(GUEST))' $(CARGO) bench --locked --quiet --profile guest --bench guest
 	$(CARGO) bench --locked --quiet --bench host
 	$(CARGO) test --locked --quiet --all-features --test slow -- --test-threads=1 boot::the_drive_is_
 
-# Benchmarks of the controller, with a real API server on the same machine.
+# Measures the controller, with a real API server on the same machine.
 bench-controller: ## the controller's rates, times and memory
 	assets=$$(controller/tests/kube-apiserver) && \
 	    KUBEBUILDER_ASSETS="$$assets" $(CARGO) bench --locked --quiet $(CONTROLLER) --bench load
 
-# The controller with many machines in 200 pools: make bench-scale MACHINES=50000. CONTROLLER=PROGRAM measures another build.
+# Measures the controller with many machines in 200 pools: make bench-scale MACHINES=50000. CONTROLLER=PROGRAM measures
+# another build.
 MACHINES := 10000
 bench-scale: ## the controller with many machines: MACHINES=10000
 	assets=$$(controller/tests/kube-apiserver) && KUBEBUILDER_ASSETS="$$assets" SCALE=$(MACHINES) \
+	    $(CARGO) bench --locked --quiet $(CONTROLLER) --bench load
+
+# The cost of one more machine and of a start at several numbers of machines, and docs/growth.svg: make bench-growth SIZES='1000 5000'
+SIZES := 1000 5000 20000 50000
+bench-growth: ## the cost of one more machine at each of SIZES, and docs/growth.svg
+	assets=$$(controller/tests/kube-apiserver) && KUBEBUILDER_ASSETS="$$assets" SIZES='$(SIZES)' PICTURE='$(abspath docs/growth.svg)' \
 	    $(CARGO) bench --locked --quiet $(CONTROLLER) --bench load
 
 # Machines and claims come and go without a fault, and the memory of the controller must not grow: make soak MINUTES=60
@@ -247,14 +259,16 @@ soak: ## the controller's memory while machines and claims come and go: MINUTES=
 	assets=$$(controller/tests/kube-apiserver) && KUBEBUILDER_ASSETS="$$assets" SOAK=$(MINUTES) \
 	    $(CARGO) bench --locked --quiet $(CONTROLLER) --bench load
 
-# docs/dashboard.svg: the panels of the dashboard for a healthy cluster of ten pools, on the API server of the tests.
+# Draws docs/dashboard.svg: the panels of the dashboard for a healthy cluster of ten pools, on the API server of the
+# tests.
 DASHBOARD_SECONDS := 300
 dashboard: ## draw docs/dashboard.svg in five minutes
 	$(CARGO) test --locked --quiet $(CONTROLLER) --test dashboard -- '$(abspath docs/dashboard.svg)' $(DASHBOARD_SECONDS)
 
 ##@ Install and release
 
-# dracut and systemd search below /usr. The file of a drop-in is named after the unit of another package that it changes.
+# dracut and systemd search below /usr. Each file systemd/NAME.conf is installed as a drop-in of the unit NAME, which
+# belongs to another package.
 DRACUT_MODULE := $(PREFIX)/lib/dracut/modules.d/50glowplug
 UNITS := $(PREFIX)/lib/systemd/system
 
@@ -284,8 +298,8 @@ install-ctl: ctl ## install glowplugctl
 	$(CTL) completions zsh >'$(DESTDIR)$(SHARE)/zsh/site-functions/_glowplugctl'
 	$(CTL) completions fish >'$(DESTDIR)$(SHARE)/fish/vendor_completions.d/glowplugctl.fish'
 
-# The tarballs from which packages are built, with the same bytes for the same commit: the sources and the vendored
-# crates.
+# Makes the tarballs from which packages are built: the sources and the vendored crates. The same commit gives the same
+# bytes.
 DIST := $(TARGET_DIR)/dist
 REF := HEAD
 dist: ## the sources and the vendored crates
@@ -297,7 +311,7 @@ dist: ## the sources and the vendored crates
 	    -C $(DIST) -c .cargo vendor | gzip -n >$(DIST)/glowplug-$(RELEASE)-vendor.tar.gz
 	rm -r $(DIST)/.cargo $(DIST)/vendor
 
-# Both packages are built from the tarballs, offline.
+# `make rpm` and `make deb` build packages from the tarballs, offline.
 RPMBUILD := rpmbuild
 rpm: dist ## build the RPM packages
 	$(RPMBUILD) -ba --define '_topdir $(abspath $(DIST))/rpm' --define '_sourcedir $(abspath $(DIST))' packaging/glowplug.spec
@@ -309,7 +323,7 @@ deb: dist ## build the Debian packages
 	cd $(DIST)/deb && mv .cargo vendor glowplug-$(RELEASE) && cd glowplug-$(RELEASE) && cp -r packaging/debian debian && \
 	    $(DPKG_BUILDPACKAGE) --build=binary --no-sign
 
-# The programs of the controller's package, static.
+# Builds the programs of the package in controller/ as static programs.
 IMAGES := $(TARGET_DIR)/image
 PATHS := --remap-path-prefix=$(CURDIR)=/src --remap-path-prefix=$(or $(CARGO_HOME),$(HOME)/.cargo)=/cargo
 static-controller: export RUSTFLAGS := $(PATHS)
@@ -324,7 +338,7 @@ image: ## build the image of the controller
 	packaging/release image $(IMAGES) $(IMAGE) $(RELEASE)
 	@sha256sum $(IMAGE)
 
-# The crates of each program in CycloneDX's format, one file for each program.
+# Lists the crates of each program in the format of CycloneDX, in one file for each program.
 SBOM := $(TARGET_DIR)/sbom
 CDX = SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(CYCLONEDX)/bin/cargo-cyclonedx cyclonedx -qq --format json \
     --spec-version 1.5 --describe binaries --target $(TARGET)
@@ -338,7 +352,8 @@ sbom: $(CYCLONEDX)/bin/cargo-cyclonedx ## list the crates of each program
 	rm -f glowplug_bin.cdx.json glowplugctl_bin.cdx.json
 	sed -i 's#file://$(CURDIR)#file:///src#g' $(SBOM)/*
 
-# Everything that a release publishes, in one folder. REGISTRY is the place of the image: $(REGISTRY)/glowplug-controller.
+# Everything that a release publishes, in one folder. REGISTRY is the registry and folder of the image:
+# $(REGISTRY)/glowplug-controller.
 RELEASED := $(TARGET_DIR)/glowplug-$(RELEASE)
 REGISTRY := registry.example.org/glowplug
 release: export RUSTFLAGS := $(PATHS)
@@ -356,8 +371,8 @@ SKOPEO_OPTIONS :=
 publish: ## copy the image of a release to REGISTRY=name and print its digest
 	@packaging/release publish $(RELEASED) $(RELEASE) $(REGISTRY) $(SKOPEO_OPTIONS)
 
-# Builds a release twice, each time in a new clone in the same folder: the compiler's names of symbols depend on the folder.
-# Both must have the same bytes.
+# Builds a release twice, each time in a new clone in the same folder: the compiler's names of symbols depend on the
+# folder. Both builds must have the same bytes.
 TWICE := $(abspath $(TARGET_DIR))/reproducible
 reproducible: ## build a release twice and compare the bytes
 	rm -rf $(TWICE)

@@ -1,12 +1,13 @@
 //! Measures the controller: `make bench-controller`. Prints one table. The API server, etcd, the load and the
-//! controller share the machine.
+//! controller share one computer.
 //!
-//! A rate of claims is printed with its percentage of the rate at which 32 clients create objects without a controller, in the
-//! same run.
+//! Each rate of claims is printed with a percentage: the rate at which 32 clients create objects without a controller
+//! in the same run is 100 percent.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![allow(clippy::disallowed_types, reason = "a test writes the objects that it reads")]
 
+mod growth;
 mod peers;
 mod soak;
 #[path = "../../tests/support/mod.rs"]
@@ -56,11 +57,11 @@ use support::replica::{webhooks, write_certificate};
 
 /// Number of objects and claims in one measurement.
 const COUNT: usize = 1000;
-/// Number of machines for the measurement of a start.
+/// Number of machines that exist when the measured start of the controller begins.
 const MACHINES: usize = 10_000;
-/// Number of pools, each in a namespace of its own, for the measurement of many machines.
+/// Number of pools in the measurement of many machines. Each pool is in a namespace of its own.
 const SCALE_POOLS: usize = 200;
-/// Number of subnets of each pool for the comparison with pools of one range.
+/// Number of subnets in each pool, for the comparison with pools that have one range.
 const SUBNETS: usize = 10;
 
 #[tokio::main]
@@ -71,6 +72,12 @@ async fn main() {
         return soak::soak(&PathBuf::from(assets), minutes.parse().expect("SOAK: a number of minutes")).await;
     }
     println!("{:<58} {:>16} {:>16}", "measurement", "result", "limit");
+    if let Ok(sizes) = std::env::var("SIZES") {
+        let sizes: Vec<usize> =
+            sizes.split_whitespace().map(|size| size.parse().expect("SIZES: numbers of machines")).collect();
+        let picture = std::env::var_os("PICTURE").expect("PICTURE: the file to draw");
+        return growth::growth(&PathBuf::from(assets), &sizes, &PathBuf::from(picture)).await;
+    }
     if let Ok(machines) = std::env::var("SCALE") {
         return scale(&PathBuf::from(assets), machines.parse().expect("SCALE: a number of machines")).await;
     }
@@ -106,7 +113,7 @@ async fn main() {
     machines_of_hosted_clusters(&PathBuf::from(assets)).await;
 }
 
-/// The rows of machines, on a server of their own.
+/// Prints the rows about machines. Uses a server of its own.
 async fn machines_of_hosted_clusters(assets: &Path) {
     let server = RealServer::start(assets).await;
     let cluster = Cluster::new(server.config()).await;
@@ -141,7 +148,8 @@ async fn machines_of_hosted_clusters(assets: &Path) {
     row("the leader of 10,000 machines killed", &milliseconds(time), "");
 }
 
-/// Creates a claim, then its pool on the network of the machines. Returns the time from the pool to the address of the claim.
+/// Creates a claim, and then its pool on the network of the machines. Returns the time from the creation of the pool to
+/// the address of the claim.
 async fn open_a_pool(cluster: &Cluster, fleet: &Fleet) -> Duration {
     let site = Site::of(cluster, &fleet.namespace, "v1beta2");
     site.claim("c", &json!({"spec": {"poolRef": {"name": "later"}}})).await;
@@ -153,7 +161,7 @@ async fn open_a_pool(cluster: &Cluster, fleet: &Fleet) -> Duration {
     began.elapsed()
 }
 
-/// Pools with machines that wait for the start of the controller, on a server of their own.
+/// Pools whose machines wait for the start of the controller. They are on a server of their own.
 struct Served {
     server: RealServer,
     cluster: Cluster,
@@ -163,15 +171,15 @@ struct Served {
     count: usize,
     /// Time from the start of the controller to the last Secret.
     time: Duration,
-    /// Numbers of [`etcd`] before the start of the controller.
+    /// Result of [`etcd`] before the start of the controller.
     before: [f64; 3],
 }
 
 // === impl Served ===
 
 impl Served {
-    /// Creates machines in 200 pools of so many subnets, then starts the controller, and waits until it has served all machines. Every
-    /// write to etcd that is counted is a write of the controller.
+    /// Creates machines in 200 pools, each with this number of subnets. Then starts the controller, and waits until it
+    /// has served all machines. Therefore every counted write to etcd is a write of the controller.
     async fn start(assets: &Path, machines: usize, subnets: usize) -> Self {
         let server = RealServer::start(assets).await;
         let cluster = Cluster::new(server.config()).await;
@@ -185,15 +193,7 @@ impl Served {
         let before = etcd(&server).await;
         let began = Instant::now();
         let (program, [_, health]) = run(&server, &[]);
-        let secrets: Api<Secret> = Api::all(cluster.client());
-        let written = watcher(secrets, watcher::Config::default()).applied_objects();
-        let written = written.try_filter(|secret| future::ready(is_issued(&secret.name_any())));
-        let mut written = pin!(written);
-        let mut names = BTreeSet::new();
-        while names.len() < count {
-            let secret = written.next().await.unwrap().unwrap();
-            names.insert((secret.namespace(), secret.name_any()));
-        }
+        until_served(&cluster, count).await;
         let time = began.elapsed();
         until_ready(health).await;
         until_idle(&server).await;
@@ -204,7 +204,7 @@ impl Served {
         self.count as f64 / self.time.as_secs_f64()
     }
 
-    /// The memory now, and the largest memory until now.
+    /// The current memory of the controller, and its largest memory until now.
     fn memory(&self) -> [u64; 2] {
         ["VmRSS:", "VmHWM:"].map(|line| memory(&self.program, line))
     }
@@ -215,7 +215,8 @@ impl Served {
     }
 }
 
-/// The addresses of a pool for so many machines, in one range or in subnets that are all needed, with room for a few more.
+/// Returns the members of a pool that give it addresses for so many machines: one range, or subnets that are all
+/// needed, with a few spare addresses.
 fn addresses_in(subnets: usize, machines: usize) -> Value {
     if subnets == 1 {
         return json!({"addresses": ["10.0.0.0/16"]});
@@ -229,7 +230,8 @@ fn addresses_in(subnets: usize, machines: usize) -> Value {
     json!({"subnets": (0..subnets).map(subnet).collect::<Vec<_>>()})
 }
 
-/// The rows of many machines in 200 pools: `make bench-scale`. The same machines are served first in pools of several subnets.
+/// Prints the rows about many machines in 200 pools: `make bench-scale`. First, the same number of machines is served
+/// in pools of several subnets.
 async fn scale(assets: &Path, machines: usize) {
     let mut with_subnets = Served::start(assets, machines, SUBNETS).await;
     row("machines in 200 pools of ten subnets", &with_subnets.count.to_string(), "");
@@ -291,7 +293,7 @@ async fn scale(assets: &Path, machines: usize) {
     program.kill().unwrap();
     program.wait().unwrap();
 
-    // As after a restore of objects from an older backup.
+    // The cluster is now as after a restore of objects from an older backup.
     for fleet in &fleets {
         fleet.remove_annotations().await;
     }
@@ -308,7 +310,20 @@ async fn scale(assets: &Path, machines: usize) {
     peers::measure(&server, &cluster).await;
 }
 
-/// Number of writes, bytes in the log, and bytes of the database of etcd.
+/// Waits until this number of machines have their Secrets.
+async fn until_served(cluster: &Cluster, count: usize) {
+    let secrets: Api<Secret> = Api::all(cluster.client());
+    let written = watcher(secrets, watcher::Config::default()).applied_objects();
+    let written = written.try_filter(|secret| future::ready(is_issued(&secret.name_any())));
+    let mut written = pin!(written);
+    let mut names = BTreeSet::new();
+    while names.len() < count {
+        let secret = written.next().await.unwrap().unwrap();
+        names.insert((secret.namespace(), secret.name_any()));
+    }
+}
+
+/// Returns the number of writes, the bytes in the log, and the size of the database of etcd in bytes.
 async fn etcd(server: &RealServer) -> [f64; 3] {
     let (_, text) = get(server.etcd_metrics(), "/metrics", None).await;
     ["etcd_mvcc_put_total ", "etcd_disk_wal_write_bytes_total ", "etcd_mvcc_db_total_size_in_bytes "].map(|name| {
@@ -345,7 +360,7 @@ async fn secret_reads(cluster: &Cluster) -> u64 {
     }
 }
 
-/// Waits until nearly nothing is written for some seconds.
+/// Waits until the controller writes almost nothing for some seconds.
 async fn until_idle(server: &RealServer) {
     let mut last = etcd(server).await[0];
     loop {
@@ -358,7 +373,7 @@ async fn until_idle(server: &RealServer) {
     }
 }
 
-/// A line of the status of a process, in bytes.
+/// Returns a line of `/proc/PID/status` of a process, in bytes.
 fn memory(program: &Child, line: &str) -> u64 {
     let status = fs::read_to_string(format!("/proc/{}/status", program.id())).unwrap();
     let value = status.lines().find_map(|text| text.strip_prefix(line)).unwrap();
@@ -366,16 +381,16 @@ fn memory(program: &Child, line: &str) -> u64 {
     kibibytes * 1024
 }
 
-/// The processor time of a process until now, with a resolution of 10 ms.
+/// Returns the processor time that a process has used until now, with a resolution of 10 ms.
 fn processor_time(program: &Child) -> Duration {
     let status = fs::read_to_string(format!("/proc/{}/stat", program.id())).unwrap();
-    // The name of the program, in parentheses, is the second field.
+    // The second field is the name of the program, in parentheses.
     let (_, fields) = status.rsplit_once(") ").unwrap();
     let fields = fields.split(' ').skip(11).take(2);
     Duration::from_millis(10 * fields.map(|ticks| ticks.parse::<u64>().unwrap()).sum::<u64>())
 }
 
-/// The time that a share of the measurements, in percent, does not exceed.
+/// Returns the percentile: the time that this percentage of the measurements does not exceed.
 fn percentile(times: &[Duration], percent: usize) -> Duration {
     let mut times = times.to_vec();
     times.sort_unstable();
@@ -386,14 +401,14 @@ fn microseconds(time: Duration) -> String {
     format!("{} µs", time.as_micros())
 }
 
-/// Machines of a namespace with a pool, without KubeVirt.
+/// Machines in a namespace with a pool. KubeVirt does not run.
 struct Fleet {
     namespace: String,
     network: String,
     machines: Api<DynamicObject>,
     vms: Api<DynamicObject>,
     secrets: Api<Secret>,
-    /// Number of machines that were created.
+    /// Number of machines that were created so far.
     count: usize,
 }
 
@@ -404,7 +419,7 @@ impl Fleet {
         Self::with(cluster, addresses_in(1, MACHINES)).await
     }
 
-    /// A pool with these members for its addresses, without machines.
+    /// Creates a pool whose addresses are set by the members `addresses`. Creates no machines.
     async fn with(cluster: &Cluster, addresses: Value) -> Self {
         let namespace = cluster.namespace().await;
         let network = format!("{namespace}/vlan10");
@@ -424,7 +439,7 @@ impl Fleet {
         }
     }
 
-    /// The n-th machine, as capk creates it and the webhook changes it.
+    /// Returns the n-th machine, in the form in which capk creates it and the webhook changes it.
     fn vm(&self, n: usize) -> DynamicObject {
         let name = format!("worker-{n}");
         let source = json!({
@@ -446,7 +461,7 @@ impl Fleet {
         object(VIRTUAL_MACHINE, vm)
     }
 
-    /// Creates machines that wait for the controller, one after another.
+    /// Creates machines one after another, so that they wait for the controller.
     async fn create(&mut self, count: usize) {
         for n in self.count..self.count + count {
             let machine = object(KUBEVIRT_MACHINE, json!({"metadata": {"name": format!("worker-{n}")}}));
@@ -464,8 +479,8 @@ impl Fleet {
         }
     }
 
-    /// Creates machines with this number of clients. Returns the time from the first VirtualMachine to the last Secret, and the
-    /// time until the API server had stored the VirtualMachines.
+    /// Creates machines with this number of clients. Returns two times: from the first VirtualMachine to the last
+    /// Secret, and until the API server had stored all VirtualMachines.
     async fn serve(&mut self, count: usize, clients: usize) -> [Duration; 2] {
         let numbers = self.count..self.count + count;
         let create = async |n: usize| {
@@ -489,7 +504,7 @@ impl Fleet {
         [began.elapsed(), stored]
     }
 
-    /// Asks the webhook about machines. Returns how long each answer took.
+    /// Asks the webhook about new machines. Returns the time of each answer.
     async fn ask_the_webhook(&self, cluster: &Cluster, clients: usize, requests: usize) -> Vec<Duration> {
         let selection = Arc::new(SelectionCache::new(cluster.controller(), Scope::default()));
         let webhooks = webhooks(cluster, &selection);
@@ -559,7 +574,7 @@ fn megabytes(bytes: u64) -> String {
     format!("{} MB", bytes / 1_000_000)
 }
 
-/// Creates leases that the controller does not watch. Returns the number per second.
+/// Creates leases without a controller. Returns the number of leases per second.
 async fn creates(cluster: &Cluster, clients: usize) -> f64 {
     let network = format!("{}/raw", cluster.namespace().await);
     let apis: Vec<Api<StaticIPLease>> = (0..clients).map(|_| Api::all(cluster.client())).collect();
@@ -573,7 +588,7 @@ async fn creates(cluster: &Cluster, clients: usize) -> f64 {
     rate(COUNT, began)
 }
 
-/// The lease of the n-th address of a network.
+/// Returns a lease of the n-th address of a network.
 fn lease(network: &str, n: usize) -> StaticIPLease {
     let address = format!("10.9.{}.{}", n / 256, n % 256);
     let holder = machine(network, n);
@@ -608,7 +623,7 @@ fn rate(count: usize, began: Instant) -> f64 {
 /// Claims addresses of a pool with 64 tasks. Returns the number of claims per second.
 async fn claims(cluster: &Cluster, name: &str, addresses: &[&str]) -> f64 {
     let namespace = cluster.namespace().await;
-    // The pool has the name of its network.
+    // The pool has the same name as its network.
     let network = format!("{namespace}/{name}");
     let (registry, _served) = owner(cluster.client());
     let addresses = addresses.iter().map(|cidr| (*cidr).to_owned()).collect();
@@ -638,7 +653,7 @@ async fn claims_of_cluster_api(cluster: &Cluster) -> f64 {
         let site = &site;
         async move { drop(site.claim(&format!("c{n}"), &json!({})).await) }
     };
-    // A watch is used, because repeated lists of all claims would cost more than the claims.
+    // Uses a watch, because repeated lists of all claims would cost more than the claims.
     let all_ready = async {
         let claims = watcher(site.claims.clone(), watcher::Config::default()).applied_objects();
         let ready = claims.try_filter(|claim| future::ready(condition(claim)["status"] == "True"));
@@ -652,8 +667,8 @@ async fn claims_of_cluster_api(cluster: &Cluster) -> f64 {
     rate(COUNT, began)
 }
 
-/// Returns the time from the last allocation of a pool to its condition, and the time from its growth until 100 waiting
-/// claims have stored leases.
+/// Returns two times: from the last allocation of a pool to its condition `Exhausted`, and from the growth of the pool
+/// until 100 waiting claims have stored leases.
 async fn exhaust(cluster: &Cluster) -> (Duration, Duration) {
     let namespace = cluster.namespace().await;
     let pools: Api<StaticIPPool> = Api::namespaced(cluster.client(), &namespace);
@@ -696,7 +711,7 @@ async fn exhaust(cluster: &Cluster) -> (Duration, Duration) {
     (exhausted, began.elapsed())
 }
 
-/// Starts the program and waits until it is ready. Returns the time, and the largest memory of the program until then.
+/// Starts the program and waits until it is ready. Returns the time, and the largest memory that the program has used.
 async fn start(server: &RealServer) -> (Duration, u64) {
     let began = Instant::now();
     let (mut program, [_, health]) = run(server, &[]);
@@ -708,8 +723,9 @@ async fn start(server: &RealServer) -> (Duration, u64) {
     (time, resident)
 }
 
-/// Starts the program in the variable `CONTROLLER`, for example the static one of an image, or else the program of this build.
-/// Returns the program, and the addresses of its diagnostics and its probes.
+/// Starts the program that the variable `CONTROLLER` names, for example the static program of an image. Without the
+/// variable, starts the program of this build. Returns the program, and the addresses of its diagnostics and its
+/// probes.
 fn run(server: &RealServer, options: &[&str]) -> (Child, [SocketAddr; 2]) {
     let [diagnostics, health, webhook] =
         [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap());
@@ -734,7 +750,7 @@ async fn until_ready(health: SocketAddr) {
     until(health, "/readyz", "ok").await;
 }
 
-/// Waits until a page is served and contains a text.
+/// Waits until the server answers with a page that contains a text.
 async fn until(address: SocketAddr, path: &str, text: &str) {
     loop {
         if TcpStream::connect(address).await.is_ok() {

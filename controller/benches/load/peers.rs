@@ -1,8 +1,9 @@
-//! Repeats the requests that other programs send for one address, and measures them for comparison with the controller.
+//! Repeats the requests that other programs send to allocate one address, and measures them for a comparison with the
+//! controller.
 //!
-//! The requests are those that `docs/measurements.md` names, from reading the source code of each program. One allocation
-//! follows the other, because each of these programs allocates one address of a pool at a time. The choice of an address
-//! is not repeated: it needs no request, and much less time.
+//! `docs/measurements.md` lists these requests. They were found by reading the source code of each program. The
+//! allocations run one after another, because each of these programs allocates one address of a pool at a time. The
+//! choice of an address is not measured, because it needs no request, and much less time.
 
 use std::time::{Duration, Instant};
 
@@ -25,7 +26,7 @@ use super::{etcd, milliseconds, percentile, row};
 
 /// Number of allocations in one measurement.
 const COUNT: usize = 20;
-/// Addresses that a pool has allocated before. With 50,000 machines in 200 pools, a pool has 250.
+/// Numbers of addresses that a pool has already allocated. With 50,000 machines in 200 pools, a pool has allocated 250.
 const ALLOCATED: [usize; 3] = [250, 1_000, 10_000];
 
 const IP_POOL: Names = ("whereabouts.cni.cncf.io", "v1alpha1", "IPPool", "ippools", false);
@@ -86,7 +87,7 @@ pub(super) async fn measure(server: &RealServer, cluster: &Cluster) {
     row("smallest range of whereabouts that etcd rejects", &size.to_string(), "");
 }
 
-/// The definition of a kind with these members.
+/// Returns the CustomResourceDefinition of a kind with these members.
 fn definition((group, version, kind, plural, has_status): Names, schema: &Value) -> CustomResourceDefinition {
     let schema = json!({"openAPIV3Schema": schema});
     let status = if has_status { json!({"status": {}}) } else { json!({}) };
@@ -96,7 +97,8 @@ fn definition((group, version, kind, plural, has_status): Names, schema: &Value)
     serde_json::from_value(json!({"metadata": {"name": format!("{plural}.{group}")}, "spec": spec})).unwrap()
 }
 
-/// Runs the allocations. Returns the median time of an allocation, and the bytes in the log of etcd for each.
+/// Runs the allocations. Returns the median time of an allocation, and the bytes that each allocation writes into the
+/// log of etcd.
 async fn each(server: &RealServer, allocate: impl AsyncFn(usize)) -> (Duration, f64) {
     let before = etcd(server).await[1];
     let mut times = Vec::new();
@@ -120,7 +122,7 @@ fn indexes_of(indexes: Value) -> Patch<Value> {
     Patch::Merge(json!({"status": {"indexes": indexes}}))
 }
 
-/// Creates claims that another provider serves.
+/// Creates claims on a pool of another provider.
 async fn claims(site: &Site) {
     let pool = json!({"apiGroup": "ipam.cluster.x-k8s.io", "kind": "InClusterIPPool"});
     for n in 0..COUNT {
@@ -128,7 +130,7 @@ async fn claims(site: &Site) {
     }
 }
 
-/// The writes of a provider for a claim: finalizer, IPAddress, status.
+/// Sends the writes of a provider for one claim: finalizer, IPAddress, status.
 async fn provider(site: &Site, n: usize) {
     let (name, params) = (format!("c{n}"), PatchParams::default());
     let finalizer = Patch::Merge(json!({"metadata": {"finalizers": ["example.org/claim"]}}));
@@ -145,7 +147,7 @@ async fn provider(site: &Site, n: usize) {
     site.claims.patch_status(&name, &params, &status).await.unwrap();
 }
 
-/// A range of addresses of whereabouts: one object has all allocations.
+/// A range of addresses of whereabouts, in which one object contains all allocations.
 struct Range {
     pools: Api<DynamicObject>,
     reservations: Api<DynamicObject>,
@@ -173,7 +175,8 @@ impl Range {
         Ok(range)
     }
 
-    /// Takes the Lease, reads the pools and the pool, reserves the address, adds it to the pool, and returns the Lease.
+    /// Allocates one address as whereabouts does: takes the Lease, reads all pools and this pool, reserves the address,
+    /// adds it to the pool, and releases the Lease.
     async fn allocate(&self, n: usize) {
         self.set_holder(json!("pod")).await;
         self.pools.list(&ListParams::default()).await.unwrap();
@@ -196,7 +199,7 @@ impl Range {
     }
 }
 
-/// An allocation: the identifier of a container has 64 digits.
+/// Returns an allocation in a pool of whereabouts. The identifier of a container has 64 digits.
 fn allocation(n: usize) -> Value {
     json!({"id": format!("{n:064x}"), "podref": format!("clusters/pod-{n}"), "ifname": "net1"})
 }

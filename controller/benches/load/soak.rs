@@ -1,6 +1,6 @@
-//! A soak: `make soak`. Machines and claims come and go for a long time, without a fault, and the memory of the controller must
-//! not grow with the number of objects that it has served. Only the anonymous memory is compared: the other resident pages are
-//! the parts of the program file that have run.
+//! A soak test: `make soak`. Machines and claims come and go for a long time, without faults. The memory of the
+//! controller must not grow with the number of objects that it has served. Only anonymous memory is compared, because
+//! the other resident pages are those parts of the program file that have run.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -21,18 +21,19 @@ use super::support::real::RealServer;
 use super::{Fleet, memory, run, until_ready};
 use glowplug_controller::kinds::pool::StaticIPLease;
 
-/// Number of machines, and of claims, that exist at the same time.
+/// Number of machines, and also of claims, that exist at the same time.
 const ALIVE: usize = 100;
-/// Time between two machines, and between two claims.
+/// Time between the creation of two machines, and of two claims.
 const PACE: Duration = Duration::from_secs(1);
-/// The growth is measured from this number of machines and claims on. Until then, the caches of the program fill.
+/// Number of served machines and claims after which the growth is measured. Until then, the caches of the program fill.
 const WARM_UP: u64 = 2000;
-/// Largest growth, in bytes, for each machine and claim that is served after the warm-up. A machine that exists needs about 20 KB.
+/// Maximum growth, in bytes, for each machine and claim that is served after the warm-up. An existing machine needs
+/// about 20 KB.
 const PER_OBJECT: u64 = 256;
-/// Growth, in bytes, that the allocator of the program causes without a leak.
+/// Growth, in bytes, that the memory allocator can cause without a leak.
 const NOISE: u64 = 2_000_000;
 
-/// Runs one replica for some minutes. Prints one line a minute. Panics if the memory grows beyond the limit.
+/// Runs one replica for some minutes. Prints one line each minute. Panics if the memory grows beyond the limit.
 pub(super) async fn soak(assets: &Path, minutes: u64) {
     let server = RealServer::start(assets).await;
     let cluster = Cluster::new(server.config()).await;
@@ -47,16 +48,16 @@ pub(super) async fn soak(assets: &Path, minutes: u64) {
     println!("minute {}", header.map(|title| format!("{title:>15}")).concat());
     let began = Instant::now();
     let mut ticks = interval(PACE);
-    // After a delay on a busy machine, the missed objects do not come all at once.
+    // After a delay on a busy computer, the missed objects must not be created all at once.
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    // Names of the machines that exist, and of their Secrets. The claims have the names of the machines.
+    // The names of the existing machines and of their Secrets. Each claim has the name of its machine.
     let mut alive: VecDeque<(String, String)> = VecDeque::new();
     let (mut served, mut minute, mut warm) = (0, 0, None);
     while minute < minutes {
         ticks.tick().await;
         if alive.len() == ALIVE {
             let (name, secret) = alive.pop_front().unwrap();
-            // The oldest objects have had time to be served. They are deleted only after that.
+            // The oldest objects are deleted only after they have been served.
             await_condition(fleet.secrets.clone(), &secret, |secret: Option<&_>| secret.is_some()).await.unwrap();
             site.address_of(&name).await;
             served += 2;
