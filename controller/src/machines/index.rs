@@ -1,8 +1,8 @@
 //! Index of the machine objects that watches and responses have reported. Pure: the input is objects, the output is the
 //! names whose decision may have changed.
 //!
-//! Each of these names is the name of a VirtualMachine and of its KubevirtMachine, which have the same name. Events and
-//! responses arrive in any order, so an older version of an object never replaces a newer version.
+//! A VirtualMachine and its KubevirtMachine have the same name, so one name stands for both. Events and responses
+//! arrive in any order, so an older version of an object never replaces a newer version.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -27,6 +27,7 @@ use crate::kinds::virtual_machine::VirtualMachine;
 use crate::machines::kind::Kind;
 use crate::machines::source::{CLAIM_LABEL, MachineClaim};
 use crate::machines::view::{Chosen, Memory};
+use crate::pools::changed::is_same;
 use crate::pools::facts::{Facts, PoolFacts};
 use crate::pools::selection::{MachinePool, OpenPools, Selected, Selection};
 
@@ -43,21 +44,23 @@ pub(super) struct Index {
     earlier: BTreeMap<Key, BTreeSet<Machine>>,
     /// Facts about each pool, by the name of the pool.
     facts: Facts,
-    /// Names of the pools that allocate nothing.
+    /// Names of the suspended pools, which allocate nothing.
     suspended: BTreeSet<String>,
     /// Number of the last growth whose records are adopted, see [`OpenPools::growth`].
     growth: u64,
-    /// Names whose objects have changed since the records for a growth were read. `None`: no such records are being adopted.
+    /// Names whose objects have changed since the last adoption of records began. `None`: no adoption is in progress.
     changed: Option<BTreeSet<Key>>,
     selection: Arc<Selection>,
     /// The pools that serve each existing VirtualMachine.
     selected: BTreeMap<Key, Chosen>,
-    /// Number of VirtualMachines that each pool serves, and whether a number has changed since it was last taken.
+    /// Number of VirtualMachines that each pool serves, and whether a number has changed since the last
+    /// [`Index::take_numbers`].
     numbers: (BTreeMap<PoolId, u32>, bool),
-    /// State of each name that no object records.
+    /// State of each name that the controller keeps only in memory.
     memory: BTreeMap<Key, Memory>,
-    /// The names whose objects have not changed since the start, and that have had no pass since: the pass only compares what the lists
-    /// have. Each name has the pause between this pass and the one that reads its Secret.
+    /// Names whose first pass after the start is still due, and whose objects have not changed since the start. This
+    /// pass only compares the objects from the lists. The value is the pause between this pass and the pass that reads
+    /// the Secret of the name.
     comparisons: BTreeMap<Key, Duration>,
 }
 
@@ -78,18 +81,20 @@ impl Index {
         names
     }
 
-    /// Sets the names whose first pass only compares what the lists have, each with the pause until its Secret is read.
+    /// Sets the names whose first pass only compares the objects from the lists. The value is the pause until a later
+    /// pass reads the Secret.
     pub(super) fn set_comparisons(&mut self, comparisons: BTreeMap<Key, Duration>) {
         self.comparisons = comparisons;
     }
 
-    /// The pause after which the Secret of a name is read, if this is the first pass of the name, and none of its objects has changed
-    /// since the start.
+    /// Returns the pause until the pass that reads the Secret of a name. `None`: this is not the first pass of the
+    /// name, or one of its objects has changed since the start.
     pub(super) fn take_comparison(&mut self, key: &Key) -> Option<Duration> {
         self.comparisons.remove(key)
     }
 
-    /// Notes how far the watch of a kind has come. Returns the objects that the watch has passed without a report: they are gone.
+    /// Notes how far the watch of a kind has come. Returns the objects that the watch should have reported by now and
+    /// has not reported: these objects are gone.
     fn follow(&mut self, kind: Kind, progress: &Progress<Key>) -> Vec<Key> {
         match kind {
             Kind::KubevirtMachine => self.machines.follow(progress),
@@ -145,10 +150,11 @@ impl Index {
         }
     }
 
-    /// Stores the object of a response, which the watch may report later. Returns the names whose decision may have changed.
+    /// Stores the object in a response. The watch may report the object later. Returns the names whose decision may
+    /// have changed.
     pub(super) fn store(&mut self, kind: Kind, object: Object) -> BTreeSet<Key> {
         let key = Key::of(&object.metadata);
-        // The watch of claims reports only those with the label.
+        // The watch of IPAddressClaims reports only claims with this label.
         let is_watched = object.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(CLAIM_LABEL));
         let is_expected = self.version(kind, &key).is_none() && (is_watched || !matches!(kind, Kind::AddressClaim(_)));
         let names = self.apply(kind, object);
@@ -200,9 +206,10 @@ impl Index {
     /// Stores the response to a request. `known` is the version that was known before the request. Returns the names whose decision may
     /// have changed. If the object was not found, no name is returned: the watch reports the deletion later.
     ///
-    /// If the object was known before the request and is unknown now, a watch has reported its deletion. The response may be older than the
-    /// deletion, so it is ignored: the watch would not report the deletion again. The watch also reports an object that was created after
-    /// the deletion.
+    /// If the object was known before the request and is unknown now, a watch has reported its deletion. The response
+    /// may be older than the deletion, so the response is ignored: the watch would not report the deletion again. If
+    /// the response is newer, nothing is lost, because the watch also reports the object that was created after the
+    /// deletion.
     pub(super) fn take(&mut self, kind: Kind, key: &Key, known: Option<u64>, object: Option<Object>) -> BTreeSet<Key> {
         match (object, known) {
             (Some(_), Some(_)) if self.version(kind, key).is_none() => {}
@@ -230,7 +237,7 @@ impl Index {
         }
     }
 
-    /// Returns the IPAddressClaims that the controller created for machines of a VirtualMachine of this name.
+    /// Returns the IPAddressClaims that the controller created for the machines of a VirtualMachine.
     pub(super) fn claims_of(&self, vm: &Key) -> Vec<MachineClaim> {
         let first = Key { namespace: vm.namespace.clone(), name: format!("{}-", vm.name) };
         let named = self.claims.since(&first);
@@ -272,7 +279,7 @@ impl Index {
         let is_same = Arc::ptr_eq(&self.selection, &selection);
         let mut names = if is_same { BTreeSet::new() } else { self.set_selection(selection) };
         names.extend(changed_meanwhile);
-        // The records of a machine that is left alone may have become leases.
+        // This growth may have turned the records of a machine that is left alone into leases.
         let left_alone = self.vms.iter().filter(|(_, vm)| has_grown && vm.is_left_alone());
         names.extend(left_alone.map(|(key, _)| key.clone()));
         if !changed.is_empty() {
@@ -287,7 +294,8 @@ impl Index {
 
     fn set_selection(&mut self, selection: Arc<Selection>) -> BTreeSet<Key> {
         let before = std::mem::replace(&mut self.selection, selection);
-        // The network data of a machine follows the settings of its pools, and of the pool of the network that has its address.
+        // The network data of a machine depends on the settings of its pools. It also depends on other pools of the
+        // network, because such a pool may have its address now.
         let known = self.selection.pools().filter_map(|pool| Some((pool, before.pool(&pool.id)?)));
         let changed = known.filter(has_other_settings).filter_map(|(pool, before)| {
             let of = |pool: &MachinePool| pool.pool.as_ref().ok().map(|pool| pool.network().to_owned());
@@ -295,21 +303,34 @@ impl Index {
         });
         let changed: BTreeSet<String> = changed.collect();
         let is_of = |chosen: &Chosen| chosen.iter().flatten().any(|selected| changed.contains(&selected.network));
+        let moves = Moves::between(&before, &self.selection);
         let mut chosen = Vec::new();
         for (key, vm) in self.vms.iter() {
             let selected = self.selection.of(vm).map_err(|problem| problem.to_string());
-            if self.selected.get(key) != Some(&selected) || is_of(&selected) {
+            if self.selected.get(key) != Some(&selected) || is_of(&selected) || self.may_move(key, &selected, &moves) {
                 chosen.push((key.clone(), selected));
             }
         }
         let mut names: BTreeSet<Key> = chosen.iter().map(|(key, _)| key.clone()).collect();
         chosen.into_iter().for_each(|(key, selected)| self.select(&key, Some(selected)));
-        // The pools may have free addresses again.
+        // The pools may have free addresses again for the machines that the webhook has rejected.
         names.extend(self.machines().filter(|(_, machine)| machine.refused.is_some()).map(|(key, _)| key.clone()));
         names
     }
 
-    /// Stores the pools that serve a VirtualMachine. `None`: it is gone.
+    /// Whether the lease of a machine may move to another pool, or the settings for its address may come from another
+    /// pool.
+    fn may_move(&self, key: &Key, chosen: &Chosen, moves: &Moves<'_>) -> bool {
+        let is_on = |selected: &Selected| moves.0.contains_key(selected.network.as_str());
+        let mut networks = chosen.iter().flatten().filter(|selected| is_on(selected)).peekable();
+        networks.peek().is_some() && {
+            let (records, _) = self.records_of(key);
+            let addresses: Vec<IpAddr> = records.iter().flat_map(|it| &it.addresses).map(|it| it.ip()).collect();
+            networks.any(|selected| addresses.iter().any(|address| moves.has(&selected.network, *address)))
+        }
+    }
+
+    /// Stores the pools that serve a VirtualMachine. `None`: the VirtualMachine is gone.
     fn select(&mut self, key: &Key, selected: Option<Chosen>) {
         let pools = |chosen: &Option<Chosen>| -> Vec<PoolId> {
             chosen.iter().flatten().flatten().flat_map(Selected::pools).cloned().collect()
@@ -336,12 +357,13 @@ impl Index {
         std::mem::take(has_changed).then(|| numbers.iter().map(|(pool, number)| (pool.to_string(), *number)).collect())
     }
 
-    /// Begins to remember the names whose objects change, because their records may come too late for an adoption.
+    /// Starts to collect the names whose objects change while records are adopted, because the records of these objects
+    /// may come too late for this adoption.
     pub(super) fn begin_adoption(&mut self) {
         self.changed.get_or_insert_default();
     }
 
-    /// Returns the names whose objects have changed since the adoption began.
+    /// Returns the names that were collected since [`Index::begin_adoption`], and ends the collection.
     pub(super) fn end_adoption(&mut self) -> BTreeSet<Key> {
         self.changed.take().unwrap_or_default()
     }
@@ -354,8 +376,9 @@ impl Index {
         &self.selection
     }
 
-    /// Returns the KubevirtMachine of the VirtualMachine of a name. A KubevirtMachine whose VirtualMachine is in another namespace counts
-    /// as absent, like one of another cluster. The VirtualMachine of this name then holds its addresses itself.
+    /// Returns the KubevirtMachine for the VirtualMachine of a name. `None` also if this KubevirtMachine has its
+    /// VirtualMachine in another namespace: then the VirtualMachine of this name holds its addresses itself, like one
+    /// whose KubevirtMachine is in another cluster.
     pub(super) fn machine(&self, key: &Key) -> Option<&KubevirtMachine> {
         self.machines.get(key).filter(|machine| !machine.has_vm_elsewhere)
     }
@@ -372,17 +395,17 @@ impl Index {
         self.instances.get(key)
     }
 
-    /// Returns the pools that serve an existing VirtualMachine.
+    /// Returns the pools that serve an existing VirtualMachine. Empty: no pool serves it, or it does not exist.
     pub(super) fn selected(&self, key: &Key) -> Chosen {
         self.selected.get(key).cloned().unwrap_or_else(|| Ok(Vec::new()))
     }
 
-    /// The controller's own state for a name, which no object records.
+    /// Returns the state of a name that the controller keeps only in memory.
     pub(super) fn memory(&self, key: &Key) -> Memory {
         self.memory.get(key).cloned().unwrap_or_default()
     }
 
-    /// Updates the controller's own state for a name.
+    /// Updates the state of a name that the controller keeps only in memory.
     pub(super) fn remember(&mut self, key: &Key, note: impl FnOnce(&mut Memory)) {
         let memory = self.memory.entry(key.clone()).or_default();
         note(memory);
@@ -392,7 +415,7 @@ impl Index {
         }
     }
 
-    /// Removes a released holder of a name from the controller's own state.
+    /// Removes a holder that has released its addresses from the state of a name.
     pub(super) fn forget_holder(&mut self, vm: &Key, holder: &Machine) {
         if let Some(holders) = self.earlier.get_mut(vm) {
             holders.remove(holder);
@@ -407,13 +430,15 @@ impl Index {
         });
     }
 
-    /// Notes the holder of a lease. Returns `true` if it is a new holder in another namespace than its VirtualMachine.
+    /// Notes the holder of a lease if it is in another namespace than its VirtualMachine. Returns `true` if this holder
+    /// was not known.
     pub(super) fn note_earlier(&mut self, holder: &Machine) -> bool {
         let vm = Key::of_vm(holder);
         vm != Key::of_machine(holder) && self.earlier.entry(vm).or_default().insert(holder.clone())
     }
 
-    /// Whether a user has removed the annotation with which a VirtualMachine was left alone, in this version or in an earlier one.
+    /// Whether a user has removed the annotation with which a VirtualMachine was left alone. The removal counts for
+    /// this version of the VirtualMachine and for later versions.
     fn is_freed(&self, key: &Key, vm: &VirtualMachine) -> bool {
         let same = self.vm(key).filter(|before| before.metadata.uid == vm.metadata.uid);
         let was_freed = self.memory.get(key).is_some_and(|memory| memory.is_freed);
@@ -425,7 +450,7 @@ impl Index {
         self.earlier.get(vm).cloned().unwrap_or_default()
     }
 
-    /// Whether a machine has the name of a VirtualMachine, or holds an address for it in another namespace.
+    /// Whether a machine has the name of the VirtualMachine `vm`, or holds an address for `vm` from another namespace.
     pub(super) fn is_machine_of(&self, machine: &Machine, vm: &Key) -> bool {
         Key::of_machine(machine) == *vm || self.earlier.get(vm).is_some_and(|holders| holders.contains(machine))
     }
@@ -450,8 +475,9 @@ impl Index {
         all.any(has_record)
     }
 
-    /// Whether a guest may wait for the network data of a name, or another machine for its addresses. The controller only compares and
-    /// repairs the objects of the other names: the guest has started, or the machine is served and has no guest.
+    /// Whether a pass of this name may be urgent: a guest may wait for the network data of the name, or another machine
+    /// for its addresses. Otherwise, the controller only compares and repairs objects, because the guest has started,
+    /// or the machine is served and has no guest.
     pub(super) fn may_wait(&self, key: &Key) -> bool {
         match (self.instance(key), self.vm(key)) {
             (Some(instance), _) => !instance.has_started,
@@ -460,9 +486,10 @@ impl Index {
         }
     }
 
-    /// Whether a leader that starts only compares the objects of a name, because its machine is served: an object has the annotation with
-    /// the addresses or, if objects have lost their annotations, the name had leases before the start (`had_addresses`). `false` if an
-    /// instance exists whose guest has not started: the guest may wait for its Secret.
+    /// Whether the machine of a name is served, so that a leader that starts only compares its objects. A machine is
+    /// served if an object has the annotation with the addresses. If objects have lost their annotations, a machine is
+    /// served if the name had leases before the start (`had_addresses`). `false` if an instance exists whose guest has
+    /// not started, because the guest may wait for its Secret.
     pub(super) fn is_served(&self, key: &Key, had_addresses: bool) -> bool {
         let is_waited_for = self.instance(key).is_some_and(|instance| !instance.has_started);
         !is_waited_for && (self.is_annotated(key) || self.vm(key).is_some() && had_addresses)
@@ -488,8 +515,8 @@ impl Index {
         }
     }
 
-    /// Returns the valid records of the objects of a name, and the diagnostics about the other records: these cannot be read, or they
-    /// contradict a valid record.
+    /// Returns the valid records of the objects of a name, and the diagnostics about the invalid records, which cannot
+    /// be read or contradict a valid record.
     pub(super) fn records_of(&self, key: &Key) -> (Vec<Record>, Vec<ObjectDiagnostic>) {
         let has_template_record = self.vm(key).is_some_and(|vm| !vm.template_records.is_empty());
         let has_map = self.machine(key).is_some_and(|machine| !machine.status_map.is_null());
@@ -503,12 +530,12 @@ impl Index {
         (inventory.records, inventory.diagnostics)
     }
 
-    /// Returns what objects record, with the kinds of their machines.
+    /// Returns the records of `objects`. Each machine in a record gets its kind: KubevirtMachine or VirtualMachine.
     pub(super) fn inventory(&self, objects: Objects) -> Inventory {
         inventory(objects, |key| self.machine(key)?.metadata.uid.as_deref())
     }
 
-    /// Takes the records that are adopted after the reports of guests.
+    /// Removes the records that are adopted after the reports of guests from `inventory`, and returns them.
     pub(super) fn take_followers(&self, inventory: &mut Inventory) -> Inventory {
         take_followers(inventory, self.instances.iter().map(|(_, instance)| instance), |key| self.instance(key))
     }
@@ -518,11 +545,11 @@ impl Index {
     }
 }
 
-/// Returns what objects record, with the kinds of their machines. `uid_of` returns the UID of the KubevirtMachine for the VirtualMachine
-/// of a name.
+/// Returns the records of `objects`. Each machine in a record gets its kind: KubevirtMachine or VirtualMachine.
+/// `uid_of` returns the UID of the KubevirtMachine for the VirtualMachine of a name.
 pub(crate) fn inventory<'m>(mut objects: Objects, uid_of: impl Fn(&Key) -> Option<&'m str>) -> Inventory {
-    // A user who may write VirtualMachines in one namespace can name any machine of another namespace, so the labels must name the machine
-    // with the namespace and name of the VirtualMachine.
+    // A user who may write VirtualMachines in one namespace can set labels that name a machine of another namespace. So
+    // labels count only if they have the namespace and name of the VirtualMachine.
     objects.confirm_machines(|vm, machine| vm == machine);
     let mut inventory = objects.inventory();
     inventory.each_machine(|machine| {
@@ -533,8 +560,8 @@ pub(crate) fn inventory<'m>(mut objects: Objects, uid_of: impl Fn(&Key) -> Optio
     inventory
 }
 
-/// Takes the records that are adopted after the reports of guests: see [`Record::follows_reports`]. `instance_of` returns the instance
-/// of a name.
+/// Removes the records that are adopted after the reports of guests from `inventory`, and returns them: see
+/// [`Record::follows_reports`]. `instance_of` returns the instance of a name.
 pub(crate) fn take_followers<'i>(
     inventory: &mut Inventory,
     instances: impl Iterator<Item = &'i Instance>,
@@ -552,12 +579,48 @@ pub(crate) fn take_followers<'i>(
     last
 }
 
-/// Whether an object has an annotation with addresses.
+/// Whether an object has an annotation with recorded addresses.
 fn has_record(metadata: &ObjectMeta) -> bool {
     metadata.annotations.iter().flat_map(|all| all.keys()).any(|name| name.starts_with(ANNOTATION_PREFIX))
 }
 
-/// Whether a change of a pool changes the network data of its machines. A subnet that only grows changes nothing for them.
+/// The pools that have changed between two selections, by network.
+struct Moves<'p>(BTreeMap<&'p str, Vec<[Option<&'p MachinePool>; 2]>>);
+
+// === impl Moves ===
+
+impl<'p> Moves<'p> {
+    fn between(before: &'p Selection, now: &'p Selection) -> Self {
+        let names: BTreeSet<&PoolId> = before.pools().chain(now.pools()).map(|pool| &pool.id).collect();
+        let mut changed: BTreeMap<&str, Vec<_>> = BTreeMap::new();
+        for id in names {
+            let both = [before, now].map(|selection| selection.pool(id));
+            if matches!(both, [Some(before), Some(now)] if is_same(before, now)) {
+                continue;
+            }
+            let both = both.map(|pool| pool.map(|pool| &**pool));
+            for network in both.into_iter().flatten().filter_map(MachinePool::network).collect::<BTreeSet<&str>>() {
+                changed.entry(network).or_default().push(both);
+            }
+        }
+        Self(changed)
+    }
+
+    /// Whether a pool has begun or ceased to have an address, or serves other machines and has the address.
+    fn has(&self, network: &str, address: IpAddr) -> bool {
+        let has = |pool: &MachinePool| {
+            let is_usable = pool.network() == Some(network) && !pool.is_deleted;
+            is_usable && pool.pool.as_ref().is_ok_and(|pool| pool.contains(address))
+        };
+        self.0.get(network).into_iter().flatten().any(|both| {
+            let [before, now] = both.map(|pool| pool.is_some_and(has));
+            before != now || before && matches!(both, [Some(before), Some(now)] if !before.serves_same_as(now))
+        })
+    }
+}
+
+/// Whether a change of a pool changes the network data of its machines. A subnet that only grows does not change this
+/// data.
 fn has_other_settings((pool, before): &(&Arc<MachinePool>, &Arc<MachinePool>)) -> bool {
     let is_same = |pool: &Pool, before: &Pool| {
         let subnets = || pool.spaces().flat_map(Space::subnets);
@@ -567,7 +630,7 @@ fn has_other_settings((pool, before): &(&Arc<MachinePool>, &Arc<MachinePool>)) -
         let is_kept = |subnet: &Subnet| subnets().any(|it| subnet.is_in(it) || is_single && single(subnet, it));
         pool.settings() == before.settings() && before.spaces().flat_map(Space::subnets).all(is_kept)
     };
-    // A pool whose addresses come from elsewhere has no subnets: the addresses get the prefix length of the machine network.
+    // An external pool has no subnets, so its addresses get the prefix length of the machine network.
     let is_external = pool.pool.as_ref().is_ok_and(Pool::is_external);
     let has_other_prefix = is_external && pool.spec.machine_network != before.spec.machine_network;
     let is_other = match (&pool.pool, &before.pool) {
@@ -611,16 +674,17 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_that_the_watch_reports_after_its_response_stays() {
+    fn a_machine_from_a_response_stays_known_when_the_watch_reports_the_machine_later() {
         let (mut index, kind) = (Index::default(), Kind::KubevirtMachine);
         index.note(kind, Change::Listed);
         index.take(kind, &key("n", "w"), None, Some(object("n", "w", 5, &json!({}))));
-        // The watch has not come to this machine yet.
+        // The watch has not reached the version of the machine yet.
         index.note(kind, Change::Apply(object("n", "a", 4, &json!({}))));
         index.note(kind, Change::Apply(object("n", "w", 5, &json!({}))));
         assert_eq!(index.note(kind, Change::Apply(object("n", "b", 6, &json!({})))), [key("n", "b")].into());
         assert!(index.machine(&key("n", "w")).is_some());
-        // A late response revives a machine whose deletion the watch has reported: the next report of the watch removes the machine again.
+        // A late response adds a machine whose deletion the watch has reported already. The next event of the watch
+        // removes the machine again.
         index.note(kind, Change::Remove(key("n", "w"), Some(7)));
         index.take(kind, &key("n", "w"), None, Some(object("n", "w", 5, &json!({}))));
         let names = [key("n", "b"), key("n", "w")].into();
@@ -629,7 +693,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_may_wait_until_it_has_started_and_a_machine_without_a_guest_until_it_is_annotated() {
+    fn a_pass_is_urgent_until_the_guest_has_started_or_a_machine_without_a_guest_is_annotated() {
         let (mut index, name) = (Index::default(), key("n", "w"));
         assert!(index.may_wait(&name), "another machine may wait for the addresses of a machine that is gone");
         index.apply(Kind::VirtualMachine, object("n", "w", 1, &json!({})));
@@ -708,7 +772,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_that_name_a_machine_of_another_namespace_concern_only_their_own_name() {
+    fn objects_that_name_a_machine_of_another_namespace_affect_only_their_own_name() {
         let mut index = Index::default();
         index.apply(Kind::KubevirtMachine, object("n", "w", 1, &json!({})));
         let labels = json!({"metadata": {"labels": {
@@ -729,7 +793,8 @@ mod tests {
         let mut index = Index::default();
         let (holder, vm) = (Machine::new("n", "w", "m-1").with_vm_in("infra"), key("infra", "w"));
         assert_eq!([index.note_earlier(&holder), index.note_earlier(&holder)], [true, false]);
-        // The holder in a claim has no namespace of the VirtualMachine, and is the same machine nevertheless.
+        // A claim names the holder without the namespace of the VirtualMachine. The holder is the same machine
+        // nevertheless.
         let named = Machine::new("n", "w", "m-1");
         assert_eq!((index.is_machine_of(&named, &vm), index.earlier_of(&vm)), (true, [holder].into()));
         index.forget_holder(&vm, &named);
@@ -737,7 +802,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_concerns_the_virtual_machine_of_its_name() {
+    fn a_claim_affects_the_virtual_machine_whose_name_is_in_the_name_of_the_claim() {
         let mut index = Index::default();
         index.apply(Kind::VirtualMachine, object("n", "w", 1, &json!({})));
         index.apply(Kind::VirtualMachine, object("n", "w.x", 2, &json!({})));
@@ -791,6 +856,45 @@ mod tests {
     }
 
     #[test]
+    fn a_machine_gets_a_pass_when_another_pool_of_its_network_gains_or_loses_its_address() {
+        let pools = |own: &[&str], other: &[&str], changes: &Value| {
+            let pool = |name: &str, addresses: &[&str], changes: &Value| {
+                let mut pool = json!({"metadata": {"namespace": "n", "name": name}, "spec": {
+                    "network": "n/a", "addresses": addresses, "machineNetwork": [{"cidr": "10.0.0.0/24"}],
+                }});
+                json_patch::merge(&mut pool, changes);
+                Arc::new(MachinePool::read(PoolObject::read(serde_json::from_value(pool).unwrap())))
+            };
+            let pools = [pool("p", own, &json!({"spec": {"machineSelector": {}}})), pool("q", other, changes)];
+            let selection = Arc::new(Selection::new(pools, [], None));
+            OpenPools { facts: Facts::new(), suspended: BTreeSet::new(), selection, growth: 1 }
+        };
+        let spec = json!({
+            "domain": {"devices": {"interfaces": [{"name": "a", "bridge": {}}]}},
+            "networks": [{"name": "a", "multus": {"networkName": "n/a"}}],
+        });
+        let annotations = json!({(format!("{ANNOTATION_PREFIX}eno101")): "[\"10.0.0.8/24\"]"});
+        let template = json!({"metadata": {"annotations": annotations}, "spec": {"template": {"spec": spec}}});
+        let mut index = Index::default();
+        index.apply(Kind::VirtualMachine, object("n", "w", 1, &template));
+        let (names, none): (BTreeSet<Key>, BTreeSet<Key>) = ([key("n", "w")].into(), BTreeSet::new());
+        let unchanged = json!({});
+        assert_eq!(index.set_pools(pools(&["10.0.0.8/31"], &["10.0.0.16"], &unchanged)), names);
+        assert_eq!(index.set_pools(pools(&["10.0.0.8/31", "10.0.0.10"], &["10.0.0.16"], &unchanged)), none);
+        assert_eq!(index.set_pools(pools(&["10.0.0.9"], &["10.0.0.16"], &unchanged)), names, "its pool loses it");
+        assert_eq!(index.set_pools(pools(&["10.0.0.9"], &["10.0.0.8"], &unchanged)), names, "another pool gains it");
+        assert_eq!(index.set_pools(pools(&["10.0.0.9"], &["10.0.0.8", "10.0.0.20"], &unchanged)), none);
+        let selector = json!({"spec": {"machineSelector": {"matchLabels": {"no": "machine"}}}});
+        assert_eq!(index.set_pools(pools(&["10.0.0.9"], &["10.0.0.8"], &selector)), names, "other machines");
+        let exhausted = json!({"status": {"conditions": [{"type": "Exhausted", "status": "True", "message": ""}]}});
+        let mut exhausted_selector = selector.clone();
+        json_patch::merge(&mut exhausted_selector, &exhausted);
+        assert_eq!(index.set_pools(pools(&["10.0.0.9"], &["10.0.0.8"], &exhausted_selector)), none, "the status");
+        let deleted = json!({"metadata": {"deletionTimestamp": "2026-08-14T10:00:00Z"}, "spec": selector["spec"]});
+        assert_eq!(index.set_pools(pools(&["10.0.0.9"], &["10.0.0.8"], &deleted)), names, "the deletion of the pool");
+    }
+
+    #[test]
     fn the_index_keeps_every_record_of_an_object() {
         let record = |name: &str, value: &str| json!({(format!("{ANNOTATION_PREFIX}{name}")): value});
         let networks = json!([{"name": "a", "multus": {"networkName": "vlan10"}}, {"name": "b", "pod": {}}]);
@@ -837,7 +941,7 @@ mod tests {
     }
 
     #[test]
-    fn the_annotation_that_a_user_removes_is_remembered_until_the_machine_has_a_reference() {
+    fn the_removal_of_the_annotation_by_a_user_is_remembered_until_the_machine_has_a_reference() {
         let mut index = Index::default();
         let noted = |uid: Option<&str>| json!({"metadata": {"annotations": {"ipam.glowplug.dev/left-alone": uid}}});
         let mut apply = |version, changes: &Value| {

@@ -1,12 +1,12 @@
-//! The networks whose pools differ between two selections. Pure.
+//! Compares two selections, to find the networks whose pools have changed. Pure logic.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::pools::selection::{MachinePool, Selection};
 
-/// Returns the networks of the pools that a user has created, changed or deleted between two selections. A pool that only becomes
-/// exhausted, or has free addresses again, has not changed.
+/// Returns the networks of the pools that a user created, changed or deleted between two selections. A pool does not
+/// count as changed if it only becomes exhausted or has free addresses again.
 pub(crate) fn changed_networks(before: &Selection, now: &Selection) -> BTreeSet<String> {
     let of = |one: &Selection, other: &Selection| {
         let is_other = |pool: &&Arc<MachinePool>| other.pool(&pool.id).is_none_or(|other| !is_same(pool, other));
@@ -15,7 +15,8 @@ pub(crate) fn changed_networks(before: &Selection, now: &Selection) -> BTreeSet<
     &of(before, now) | &of(now, before)
 }
 
-fn is_same(pool: &Arc<MachinePool>, other: &Arc<MachinePool>) -> bool {
+/// Whether no user has changed a pool between two versions of it.
+pub(crate) fn is_same(pool: &Arc<MachinePool>, other: &Arc<MachinePool>) -> bool {
     Arc::ptr_eq(pool, other)
         || (&pool.uid, &pool.spec, pool.is_deleted) == (&other.uid, &other.spec, other.is_deleted)
             && pool.pool.is_ok() == other.pool.is_ok()
@@ -41,7 +42,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_that_a_user_creates_changes_or_deletes_changes_its_network() {
+    fn the_network_of_a_pool_has_changed_if_a_user_created_changed_or_deleted_the_pool() {
         let before = [("same", json!({})), ("moved", json!({})), ("gone", json!({})), ("broken", json!({}))];
         let exhausted = json!([{"type": "Exhausted", "status": "True", "message": "No available IPs in pool"}]);
         let now = [
