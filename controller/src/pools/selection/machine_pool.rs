@@ -1,4 +1,5 @@
-//! A pool with its state in the cluster: which machines it selects, and which interface of a machine it serves.
+//! A pool with its state in the cluster. Decides which machines the pool selects, and which interface of a machine the
+//! pool serves.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -29,10 +30,11 @@ pub struct MachinePool {
     pub spec: PoolSpec,
     /// The addresses of the pool, or every error of the specification.
     pub pool: Result<Pool, String>,
-    /// What the schema of this version does not allow in the specification, one line each. `None`: it allows all of it.
+    /// The parts of the specification that the schema of this version does not allow, one line each. `None`: the schema
+    /// allows everything.
     pub beyond_schema: Option<String>,
     /// Message of the condition `Exhausted`: the leader found no free address. `None`: the pool has free addresses, or
-    /// the leader has not counted them yet.
+    /// the leader has not counted its addresses yet.
     pub exhausted: Option<String>,
     /// Whether the pool is being deleted.
     pub is_deleted: bool,
@@ -48,7 +50,7 @@ pub struct KnownPool {
     pub metadata: ObjectMeta,
     /// The stored status.
     pub status: PoolStatus,
-    /// The parts of the pool that do not depend on the counts in its status.
+    /// The checked pool, without the counts in its status.
     pub checked: Arc<MachinePool>,
 }
 
@@ -93,19 +95,20 @@ impl MachinePool {
         }
     }
 
-    /// Network of the addresses. `None`: the specification has errors.
+    /// Network of the pool's addresses. `None`: the specification has errors.
     #[must_use]
     pub fn network(&self) -> Option<&str> {
         self.pool.as_ref().ok().map(Pool::network)
     }
 
-    /// Position of the pool among the pools that select a machine for one network, lowest first.
+    /// Position of the pool among the pools that select a machine for the same network. The pool with the lowest value
+    /// serves first.
     #[must_use]
     pub fn priority(&self) -> i32 {
         self.spec.priority.unwrap_or_default()
     }
 
-    /// Checks that two pools that select a machine for one network have different priorities.
+    /// Fails if two pools that select a machine for the same network have the same priority.
     pub(super) fn check_priority(&self, other: &Self, network: &str) -> Result<(), Problem> {
         if self.priority() != other.priority() {
             return Ok(());
@@ -115,7 +118,8 @@ impl MachinePool {
         Err(Problem::SamePriority { pools, network: network.to_owned() })
     }
 
-    /// Whether two pools select the same machines for one network, so that each gives addresses in place of the other.
+    /// Whether two pools select the same machines for the same network. Then each can serve when the other is
+    /// exhausted.
     #[must_use]
     pub(crate) fn shares_machines_with(&self, other: &Self) -> bool {
         let is_alike = match (&self.pool, &other.pool) {
@@ -131,7 +135,13 @@ impl MachinePool {
             && self.members() != Members::None
     }
 
-    /// Whether the pool is derived from a NodePool that has no configuration any more: new machines start without its addresses.
+    /// Whether two versions of a pool select the same machines.
+    pub(crate) fn serves_same_as(&self, other: &Self) -> bool {
+        self.members() == other.members()
+    }
+
+    /// Whether the pool is derived from a NodePool that no longer has a configuration. Then new machines start without
+    /// addresses of the pool.
     pub(super) fn is_withdrawn(&self, node_pools: &BTreeMap<Key, Arc<Object>>) -> bool {
         let is_without = |it: &Arc<Object>| self.owner == it.metadata.uid && !has_config(it);
         let mut known = self.node_pools().into_iter().filter_map(|key| node_pools.get(&key));
@@ -174,7 +184,8 @@ impl MachinePool {
             selected: None,
         };
         match self.members() {
-            Members::None => of(none(), own()),
+            // Machines of the namespace may have addresses of an earlier specification, so their records count. A GlobalStaticIPPool has no namespace.
+            Members::None => of(if self.id.namespace.is_some() { own() } else { none() }, own()),
             Members::Namespace(namespace, _) => of(Namespaces::only([namespace]), own()),
             Members::Namespaces(selector, _) => {
                 let selected = namespaces.map(|namespaces| names_of(selector, namespaces));
@@ -186,7 +197,8 @@ impl MachinePool {
                     let cluster = cluster_of(node_pools.get(key)?)?;
                     Some((cluster, machines_namespace(&key.namespace, cluster)))
                 };
-                // The machines of a NodePool whose cluster is unknown may still run with their addresses.
+                // If the cluster of a NodePool is unknown, the machines of the NodePool may still run with their
+                // addresses.
                 let may_have = |key: &Key| match known(key) {
                     Some((_, namespace)) => Namespaces::only([namespace]),
                     None => Namespaces::of_clusters_in(&*key.namespace),
@@ -205,8 +217,8 @@ impl MachinePool {
         }
     }
 
-    /// Returns the namespaces of the machines that the pool selects, each with the selector for their labels. A selector that
-    /// cannot be read selects no machine; the pool then has the condition `InvalidSpec`.
+    /// Returns the namespaces of the machines that the pool selects, each with the selector for the labels of the
+    /// machines. A selector that cannot be read selects no machine, and the pool then has the condition `InvalidSpec`.
     pub(super) fn selectors(
         &self,
         node_pools: &BTreeMap<Key, Arc<Object>>,
@@ -232,13 +244,13 @@ impl MachinePool {
         }
     }
 
-    /// Returns the selector for the labels of machines in the namespaces that the pool selects by their labels.
+    /// Returns the selector for the labels of machines, if the pool selects its namespaces by labels.
     pub(super) fn selector_in_namespaces(&self) -> Option<Selector> {
         let Members::Namespaces(_, machines) = self.members() else { return None };
         Selector::try_from(machines.cloned().unwrap_or_default()).ok()
     }
 
-    /// Returns the interface of a machine that gets addresses of this pool.
+    /// Finds the interface of a machine that this pool serves.
     pub(super) fn place<'m>(&self, machine: &'m VirtualMachine) -> Result<(&'m Attachment, Selected), Problem> {
         let id = &self.id;
         let pool = self.pool.as_ref().map_err(|errors| {

@@ -41,10 +41,10 @@ use crate::support::replica::{configurations, write_certificate};
 
 const MUTATING: &str = "MutatingWebhookConfiguration";
 const VALIDATING: &str = "ValidatingWebhookConfiguration";
-/// Label of the machines that the pool selects.
+/// Label by which the pool selects machines.
 const POOL_LABEL: &str = "pool";
 
-/// VirtualMachines that people write, a pool that selects them by label, and the controller.
+/// A pool that selects VirtualMachines by label, the controller, and the machines that people write.
 pub(super) struct Place<'c> {
     cluster: &'c Cluster,
     hosted: Hosted,
@@ -64,7 +64,7 @@ async fn create_pool(hosted: &Hosted, addresses: &[&str]) {
     create_pool_on(hosted, "p", &hosted.network, addresses).await;
 }
 
-/// Creates a pool of a network, which selects the machines with its name in their label.
+/// Creates a pool of a network. The pool selects the machines whose label [`POOL_LABEL`] is its name.
 async fn create_pool_on(hosted: &Hosted, name: &str, network: &str, addresses: &[&str]) {
     let selector = serde_json::from_value(json!({"matchLabels": {(POOL_LABEL): name}})).unwrap();
     let (network, machine_selector) = (network.to_owned(), Some(selector));
@@ -72,7 +72,7 @@ async fn create_pool_on(hosted: &Hosted, name: &str, network: &str, addresses: &
     hosted.pools.create(&PostParams::default(), &StaticIPPool::new(name, spec)).await.unwrap();
 }
 
-/// The manifest of a VirtualMachine, as a person writes it.
+/// Returns the manifest of a VirtualMachine, as a person writes it.
 pub(super) fn manifest(hosted: &Hosted, name: &str, strategy: &str) -> Value {
     let spec = json!({
         "domain": {"devices": {"interfaces": [{"name": "net1", "bridge": {}, "macAddress": next_mac()}]}},
@@ -87,7 +87,7 @@ pub(super) fn manifest(hosted: &Hosted, name: &str, strategy: &str) -> Value {
     })
 }
 
-/// Changes the first interface of a manifest.
+/// Returns the first interface of a manifest, so that the caller can change it.
 fn interface(manifest: &mut Value) -> &mut Value {
     &mut manifest["spec"]["template"]["spec"]["domain"]["devices"]["interfaces"][0]
 }
@@ -168,7 +168,7 @@ impl<'c> Place<'c> {
         .await;
     }
 
-    /// Whether a webhook changes a new machine. `None`: the API server refuses the machine.
+    /// Returns whether a webhook changes a new machine. `None`: the API server refuses the machine.
     async fn try_machine(&self) -> Option<bool> {
         let vm = serde_json::from_value(manifest(self, "probe", "Halted")).unwrap();
         let dry_run = PostParams { dry_run: true, ..PostParams::default() };
@@ -182,13 +182,13 @@ impl<'c> Place<'c> {
         self.instances.create(&PostParams { dry_run: true, ..PostParams::default() }, &instance).await
     }
 
-    /// Whether the API server calls a webhook only under its conditions: Kubernetes 1.28 or newer.
+    /// Whether the API server supports the conditions of webhooks: Kubernetes 1.28 or newer.
     async fn has_conditions(&self) -> bool {
         let stored = configurations(self.cluster, MUTATING).get("glowplug-controller").await.unwrap();
         stored.data["webhooks"].as_array().unwrap().iter().any(|webhook| webhook["matchConditions"].is_array())
     }
 
-    /// Applies a manifest as `kubectl apply`.
+    /// Applies a manifest, as `kubectl apply` does.
     pub(super) async fn apply(&self, manifest: &Value) -> DynamicObject {
         apply(&self.vms, manifest).await.unwrap()
     }
@@ -219,7 +219,7 @@ impl<'c> Place<'c> {
         until(&self.vms, name, |vm| vm.annotations().iter().any(is_record)).await
     }
 
-    /// The leases of the network: address, UID of the holder, Secrets, and whether it is released.
+    /// The leases of the network: address, UID of the holder, Secrets, and whether the lease is released.
     async fn leases(&self) -> Vec<(String, String, Option<BTreeSet<String>>, bool)> {
         let leases = later::leases(self.cluster, &self.network).await.into_values();
         let row = |spec: glowplug_controller::kinds::pool::LeaseSpec| {
@@ -285,7 +285,7 @@ pub async fn a_manifest_that_is_applied_again_before_the_first_start_keeps_the_n
     place.end([row("w", &secret, "10.0.0.8")]).await;
 }
 
-pub async fn a_manifest_that_is_applied_again_under_a_running_guest_keeps_the_network_data(cluster: &Cluster) {
+pub async fn a_manifest_that_is_applied_again_while_the_guest_runs_keeps_the_network_data(cluster: &Cluster) {
     let place = Place::start(cluster, &["10.0.0.8/30"]).await;
     let (manifest, secret) = place.run("w").await;
     for _ in 0..3 {
@@ -297,7 +297,7 @@ pub async fn a_manifest_that_is_applied_again_under_a_running_guest_keeps_the_ne
     place.end([row("w", &secret, "10.0.0.8")]).await;
 }
 
-/// Applies the manifest of a running machine five times, as `kubectl apply --server-side`, and restarts its guest.
+/// Applies the manifest of a running machine five times, as `kubectl apply --server-side` does, and restarts its guest.
 async fn apply_five_times(place: Place<'_>, manifest: &Value) {
     place.until_running("w").await;
     place.until_recorded("w").await;
@@ -358,7 +358,8 @@ pub async fn five_server_side_applies_of_a_machine_of_a_mac_pool_cause_no_confli
 
 // === without a replica ===
 
-/// Stops, starts, migrates and deletes a machine, and removes its finalizer, while no webhook answers about updates.
+/// Stops, starts, migrates and deletes a machine while no webhook is called for updates. Also removes the finalizer of
+/// the machine.
 async fn live_without_updates(place: &Place<'_>, starts: bool) {
     merge(&place.vms, "w", &json!({"metadata": {"labels": {"a": "b"}}})).await;
     assert!(place.kubevirt.migrate("w").await);
@@ -386,7 +387,7 @@ pub async fn without_a_replica_a_machine_can_be_stopped_started_migrated_and_del
     place.end([]).await;
 }
 
-/// A replica of an earlier version, which does not serve the path for updates. Dropping it stops the replica.
+/// A replica of an earlier version, which does not serve the path for updates. Dropping this value stops the replica.
 struct WithoutPath {
     _certificate: TempDir,
     _phase: watch::Sender<Phase>,
@@ -400,7 +401,7 @@ impl Drop for WithoutPath {
 }
 
 impl WithoutPath {
-    /// Starts a replica that answers 404, and lets the API server ask it about updates.
+    /// Starts a replica that answers 404, and configures the API server to send updates of machines to this replica.
     async fn start(place: &Place<'_>) -> Self {
         let certificate = tempfile::tempdir().unwrap();
         let roots = write_certificate(certificate.path());
@@ -480,8 +481,8 @@ pub async fn an_instance_without_its_reference_is_refused_until_a_leader_is_back
 
 // === copies ===
 
-/// Checks that a copy has a Secret of its own and an annotation with the name of the Secret of its source. Returns the name of
-/// its Secret.
+/// Checks that a copy has a Secret of its own and an annotation with the name of the Secret of its source. Returns the
+/// name of the copy's Secret.
 async fn check_copy(place: &Place<'_>, copy: &DynamicObject, source: &str) -> String {
     let (name, secret) = (copy.name_any(), Hosted::reference(copy).unwrap());
     assert_ne!(secret, source);
@@ -507,7 +508,7 @@ pub async fn a_clone_starts_with_an_address_of_its_own_while_its_source_runs(clu
     place.end([first, second, row("w", &source, "10.0.0.8")]).await;
 }
 
-pub async fn a_copied_manifest_starts_with_an_address_of_its_own(cluster: &Cluster) {
+pub async fn a_machine_from_a_copied_manifest_starts_with_an_address_of_its_own(cluster: &Cluster) {
     let place = Place::start(cluster, &["10.0.0.8/30"]).await;
     let (_, source) = place.run("w").await;
     place.until_recorded("w").await;
@@ -536,7 +537,9 @@ pub async fn a_machine_keeps_its_address_when_a_snapshot_is_restored_in_place(cl
     place.end([row("w", &third, "10.0.0.8")]).await;
 }
 
-pub async fn a_machine_keeps_its_reference_when_a_snapshot_with_an_earlier_one_is_restored_in_place(cluster: &Cluster) {
+pub async fn a_machine_keeps_its_reference_when_a_snapshot_with_another_reference_is_restored_in_place(
+    cluster: &Cluster,
+) {
     let place = Place::start(cluster, &["10.0.0.8/30"]).await;
     let (_, secret) = place.run("w").await;
     let mut snapshot = place.snapshot("w").await;
@@ -565,7 +568,8 @@ pub async fn the_instance_of_a_machine_that_is_restored_into_another_namespace_i
     let place = Place::start(cluster, &["10.0.0.8/30"]).await;
     let (_, source) = place.run("w").await;
     let mut copy = place.snapshot("w").await;
-    // No pool serves this namespace, so it has no label and the API server calls no webhook for its machines.
+    // No pool serves this namespace, so the namespace has no label, and the API server calls no webhook for its
+    // machines.
     let other = Hosted::plain(cluster).await;
     copy["metadata"]["name"] = "w".into();
     let stored = other.vms.create(&PostParams::default(), &object(VIRTUAL_MACHINE, copy)).await.unwrap();
@@ -605,7 +609,7 @@ pub(crate) async fn until_next_second() {
     poll("the next second", async || (Timestamp::now().as_second() > second).then_some(())).await;
 }
 
-pub async fn a_changed_gateway_reaches_a_guest_with_its_restart(cluster: &Cluster) {
+pub async fn a_changed_gateway_reaches_a_guest_at_its_next_restart(cluster: &Cluster) {
     let place = Place::start(cluster, &["10.0.0.8/30"]).await;
     let (_, secret) = place.run("w").await;
     let before = place.until_recorded("w").await;
@@ -644,7 +648,7 @@ pub async fn the_network_data_of_a_machine_follows_the_subnet_of_its_address(clu
     let place = Place::install(cluster, hosted).await;
     let (_, first) = place.run("w").await;
     place.until_recorded("w").await;
-    // The pool is full, and an administrator adds a subnet.
+    // The pool is exhausted, and an administrator adds a subnet.
     let subnets = |gateway: &str| {
         let first = json!({
             "addresses": ["10.0.0.8"], "gateway": ["10.0.0.1"], "machineNetwork": [{"cidr": "10.0.0.0/16"}],
@@ -668,7 +672,7 @@ pub async fn the_network_data_of_a_machine_follows_the_subnet_of_its_address(clu
     assert_eq!(of(&place.until_running("x").await.document()), of_x("10.1.0.1"));
     place.until_recorded("x").await;
     until_outdated(&place, 0).await;
-    // A change of the gateway affects only the machines of this subnet.
+    // A change of the gateway of the second subnet affects only the machines of this subnet.
     until_next_second().await;
     place.pools.patch("p", &PatchParams::default(), &subnets("10.1.0.2")).await.unwrap();
     until_outdated(&place, 1).await;
@@ -676,7 +680,7 @@ pub async fn the_network_data_of_a_machine_follows_the_subnet_of_its_address(clu
     assert_eq!(of(&place.restart("x").await.document()), of_x("10.1.0.2"));
     until_outdated(&place, 0).await;
     assert_eq!(of(&place.until_running("w").await.document()), of_w);
-    // When the subnet is removed, its machine keeps its address and its gateway.
+    // A machine keeps its address and its gateway when its subnet is removed.
     let first_alone = json!([{
         "addresses": ["10.0.0.8"], "gateway": ["10.0.0.1"], "machineNetwork": [{"cidr": "10.0.0.0/16"}],
     }]);
@@ -725,7 +729,7 @@ pub async fn a_guest_with_the_prefix_length_32_reads_the_on_link_gateway_of_its_
     place.end([row("w", &first, "10.0.0.8"), row("x", &second, "10.0.0.9")]).await;
 }
 
-pub async fn the_settings_of_a_pool_reach_a_guest_with_its_restart(cluster: &Cluster) {
+pub async fn the_settings_of_a_pool_reach_a_guest_at_its_next_restart(cluster: &Cluster) {
     let place = Place::start(cluster, &["10.0.0.8/30"]).await;
     let (_, secret) = place.run("w").await;
     place.until_recorded("w").await;
@@ -747,7 +751,7 @@ pub async fn the_settings_of_a_pool_reach_a_guest_with_its_restart(cluster: &Clu
     let after = place.restart("w").await.document();
     assert_eq!(settings(&after), json!([9000, ["c1.example.com"], [to_gateway, route]]));
     until_outdated(&place, 0).await;
-    // The next machine gets the address after that of the router.
+    // The next machine does not get 10.0.0.9, because this is the address of the router.
     place.run("x").await;
     let guests = guests(&[&place.hosted]).await;
     let addresses: Vec<&String> = guests.iter().flat_map(|(.., addresses)| addresses).collect();
@@ -933,6 +937,48 @@ pub async fn a_machine_that_another_pool_of_its_network_selects_keeps_its_addres
     place.end([row("u", &u, "10.0.0.12"), row("v", &v, "10.0.0.9"), row("w", &first, "10.0.0.8")]).await;
 }
 
+pub async fn the_records_of_machines_count_in_a_pool_of_their_namespace_without_a_selector_when_leases_are_lost(
+    cluster: &Cluster,
+) {
+    let mut place = Place::start(cluster, &["10.0.0.8/31"]).await;
+    let (_, first) = place.run("w").await;
+    place.until_recorded("w").await;
+    place.installed.stop_leading();
+    place.forget_leases().await;
+    let pools = place.pools.clone();
+    let select = async |selector: Value| {
+        let patch = Patch::Merge(json!({"spec": {"machineSelector": selector}}));
+        pools.patch("p", &PatchParams::default(), &patch).await.unwrap();
+    };
+    select(Value::Null).await;
+    place.installed.lead().await;
+    place.until_held(1).await;
+    assert_eq!(place.held().await, held([("10.0.0.8", "w")]));
+    select(json!({"matchLabels": {(POOL_LABEL): "p"}})).await;
+    assert_eq!(place.restart("w").await.network_data_secret.unwrap().0, first);
+    place.end([row("w", &first, "10.0.0.8")]).await;
+}
+
+pub async fn the_lease_of_a_machine_moves_to_a_pool_that_gets_its_address(cluster: &Cluster) {
+    let place = Place::start(cluster, &["10.0.0.8/31"]).await;
+    let (_, first) = place.run("w").await;
+    place.until_recorded("w").await;
+    let selector = serde_json::from_value(json!({"matchLabels": {(POOL_LABEL): "p"}})).unwrap();
+    let spec = PoolSpec {
+        node_pool_ref: None,
+        machine_selector: Some(selector),
+        priority: Some(1),
+        ..place.spec("q", &["10.0.0.20"])
+    };
+    place.pools.create(&PostParams::default(), &StaticIPPool::new("q", spec)).await.unwrap();
+    // The earlier pool keeps an address that no machine uses.
+    place.resize("p", &["10.0.0.16"]).await;
+    until_counted(&place, "p", "0", "1").await;
+    place.resize("q", &["10.0.0.8/31", "10.0.0.20"]).await;
+    until_of_pool(&place, "10.0.0.8", "q").await;
+    place.end([row("w", &first, "10.0.0.8")]).await;
+}
+
 pub async fn no_machine_gets_the_address_of_a_guest_that_migrated_to_another_cluster(cluster: &Cluster) {
     let mut place = Place::start(cluster, &["10.0.0.8/30"]).await;
     place.run("w").await;
@@ -945,7 +991,7 @@ pub async fn no_machine_gets_the_address_of_a_guest_that_migrated_to_another_clu
     place.change_leaders().await;
     let (_, w) = place.run("w").await;
     assert_eq!(place.held().await, held([("10.0.0.10", "w"), ("10.0.0.9", "v")]));
-    // An administrator, who knows that the guest no longer uses the address, deletes its lease.
+    // An administrator knows that the guest no longer uses the address, and deletes the lease of the address.
     let leases: Api<StaticIPLease> = Api::all(cluster.client());
     leases.delete(&leader::name(&place.network, "10.0.0.8"), &DeleteParams::default()).await.unwrap();
     let (_, x) = place.run("x").await;
@@ -954,7 +1000,8 @@ pub async fn no_machine_gets_the_address_of_a_guest_that_migrated_to_another_clu
 
 // === version 0.2.0 ===
 
-/// Creates a running machine as version 0.2.0 has left it, with 10.0.0.9. Returns its manifest, and the stored machine and Secret.
+/// Creates a running machine with address 10.0.0.9, as version 0.2.0 has left it. Returns its manifest, and the stored
+/// machine and Secret.
 async fn create_machine_of_0_2_0(hosted: &Hosted, cluster: &Cluster) -> (Value, DynamicObject, Secret) {
     let manifest = manifest(hosted, "w", "Always");
     let mac = manifest["spec"]["template"]["spec"]["domain"]["devices"]["interfaces"][0]["macAddress"].clone();
@@ -1042,7 +1089,7 @@ pub async fn a_manifest_with_the_secret_name_of_version_0_2_0_gets_a_new_secret_
     let secret = Hosted::reference(&created).unwrap();
     assert_eq!(added(&created), issued(&place, "w", &secret));
     assert_ne!(secret, "w-networkdata");
-    // The manifest still has the name of version 0.2.0.
+    // The manifest still has the Secret name of version 0.2.0.
     assert_eq!(added(&place.apply(&manifest).await), issued(&place, "w", &secret));
     place.until_running("w").await;
     place.end([row("w", &secret, "10.0.0.8")]).await;
@@ -1057,7 +1104,7 @@ async fn orphan(place: &Place<'_>, secret: &str) {
     place.secrets.patch(secret, &PatchParams::default(), &Patch::Merge(no_owner)).await.unwrap();
 }
 
-/// Checks that an orphan keeps its Secret until it has ended.
+/// Checks that an orphaned instance keeps its Secret until its guest has ended.
 async fn check_orphan(mut place: Place<'_>, secret: &str) {
     place.until_gone(&place.vms, "w").await;
     place.change_leaders().await;
@@ -1106,13 +1153,13 @@ pub async fn a_machine_never_reads_a_secret_that_is_stored_after_its_virtual_mac
     place.until_gone(&place.vms, "w").await;
     place.until_no_secret(&first).await;
     place.until_held(0).await;
-    // Another machine has the address before the API server stores the Secret of the earlier one.
+    // Another machine has the address before the API server stores the Secret of the earlier machine.
     let (_, other) = place.run("v").await;
     late.metadata.resource_version = None;
     late.metadata.uid = None;
     late.metadata.managed_fields = None;
     place.secrets.create(&PostParams::default(), &late).await.unwrap();
-    // A person applies the template as it was stored in the cluster. It refers to this Secret.
+    // A person applies the template as it was stored in the cluster. The template refers to this late Secret.
     let mut exported = manifest.clone();
     exported["spec"]["template"] = stored.data["spec"]["template"].clone();
     let created = place.apply(&exported).await;
@@ -1128,7 +1175,7 @@ pub async fn a_machine_never_reads_a_secret_that_is_stored_after_its_virtual_mac
     place.end([row("v", &other, &v), row("w", &second, &address)]).await;
 }
 
-// === the rest ===
+// === other cases ===
 
 pub async fn a_machine_with_sr_iov_starts_after_it_has_a_mac_address(cluster: &Cluster) {
     let place = Place::start(cluster, &["10.0.0.8/30"]).await;
@@ -1150,7 +1197,8 @@ pub async fn a_machine_with_sr_iov_starts_after_it_has_a_mac_address(cluster: &C
     place.end([row("w", &secret, "10.0.0.8")]).await;
 }
 
-/// Creates a Secret of the user with the address 10.0.9.9, and returns a source of a cloud-init volume with this Secret.
+/// Creates a Secret of the user with the address 10.0.9.9. Returns the source of a cloud-init volume that refers to
+/// this Secret.
 async fn own_network_data(place: &Place<'_>) -> Value {
     let document = json!({
         "links": [{"id": "eno101", "type": "phy"}],
@@ -1162,7 +1210,7 @@ async fn own_network_data(place: &Place<'_>) -> Value {
     json!({"userData": "#cloud-config", "networkDataSecretRef": {"name": "mine"}})
 }
 
-/// Returns what the controller adds to a machine with network data of its user.
+/// Returns the result of [`added`] for a machine with network data of its user.
 fn own(acpi_index: &Value) -> Value {
     json!({"secret": "mine", "acpiIndex": acpi_index, "label": null, "of": null})
 }
@@ -1198,7 +1246,7 @@ pub async fn network_data_of_a_user_reserves_its_address_although_no_pool_select
     other["spec"]["template"]["spec"]["volumes"][0]["cloudInitConfigDrive"] = source;
     let unchanged = json!({"secret": null, "acpiIndex": null, "label": null, "of": null});
     assert_eq!(added(&place.apply(&other).await), unchanged);
-    // No guest reports the address. The next leader reserves it before it gives an address to a machine.
+    // No guest reports 10.0.0.8. The next leader reserves this address before it allocates an address to a machine.
     place.change_leaders().await;
     let (_, w) = place.run("w").await;
     assert_eq!(place.held().await, held([("10.0.0.9", "w")]));
@@ -1208,7 +1256,7 @@ pub async fn network_data_of_a_user_reserves_its_address_although_no_pool_select
     place.end([row("w", &w, "10.0.0.9"), row("x", &x, "10.0.0.8")]).await;
 }
 
-pub async fn network_data_of_the_user_replaces_that_of_the_controller(cluster: &Cluster) {
+pub async fn network_data_of_the_user_replaces_the_network_data_of_the_controller(cluster: &Cluster) {
     let place = Place::start(cluster, &["10.0.0.8/30"]).await;
     let (mut manifest, first) = place.run("w").await;
     manifest["spec"]["template"]["spec"]["volumes"][0]["cloudInitConfigDrive"] = own_network_data(&place).await;
