@@ -78,7 +78,7 @@ pub(super) fn metric(diagnostics: &mut Diagnostics, path: FieldPath<'_>, written
     let written = written?;
     let metric = written.integer().and_then(|metric| u32::try_from(metric).ok());
     if metric.is_none() {
-        diagnostics.push(Diagnostic::warning(path, "invalid metric", written, "a number of 0 to 4294967295"));
+        diagnostics.push(Diagnostic::warning(path, "invalid metric", written, "a number from 0 to 4294967295"));
     }
     metric
 }
@@ -210,7 +210,7 @@ pub(super) fn route(
         Some(Ok(Prefixed { network, is_guessed })) => {
             if is_guessed {
                 let path = path.field(route.destination.0);
-                let expected = format!("a prefix length or a netmask: /{} is taken", network.prefix());
+                let expected = format!("a prefix length or a netmask: /{} is used", network.prefix());
                 diagnostics.push(Diagnostic::warning(path, "route without a prefix length", network.ip(), &expected));
             }
             Some(network)
@@ -323,7 +323,7 @@ pub(super) fn bond_options(
             "primary" => {
                 options.primary = port(&text);
                 if options.primary.is_none() {
-                    diagnostics.push(Diagnostic::warning(path, "unknown port", text, "one of its ports"));
+                    diagnostics.push(Diagnostic::warning(path, "unknown member", text, "a member of this link"));
                 }
             }
             "arp_ip_target" => match arp_ip_targets(&option.value) {
@@ -363,7 +363,9 @@ fn bond_option_diagnostic(path: FieldPath<'_>, value: &str, error: &BondOptionEr
             Diagnostic::warning(path, "unknown bond option", value, "an option of the kernel's bonding driver")
         }
         BondOptionError::Value { expected } => Diagnostic::warning(path, "invalid value", value, expected),
-        BondOptionError::Useless { expected } => Diagnostic::warning(path, "useless bond option", value, expected),
+        BondOptionError::Useless { expected } => {
+            Diagnostic::warning(path, "bond option without effect", value, expected)
+        }
     }
 }
 
@@ -451,7 +453,7 @@ fn report_guess(diagnostics: &mut Diagnostics, link: &Link, guess: &Guess) {
             Diagnostic::error(&guess.path, "address without a prefix length", address, &expected)
         }
         None => {
-            let expected = format!("a prefix length or a netmask: /{length} is taken");
+            let expected = format!("a prefix length or a netmask: /{length} is used");
             Diagnostic::warning(&guess.path, "address without a prefix length", address, &expected)
         }
     });
@@ -537,9 +539,9 @@ fn distinct<T: Clone + Ord>(values: &mut Vec<Located<T>>) {
 pub(super) fn contradiction(contradiction: Contradiction) -> (LinkIndex, &'static str, &'static str) {
     match contradiction {
         // This case does not occur: the reader of the reference has already reported the missing link.
-        Contradiction::NoSuchLink(at) => (at, "link that refers to none", "a link of the document"),
+        Contradiction::NoSuchLink(at) => (at, "reference to a missing link", "a link of the document"),
         Contradiction::Loop(at) => (at, "VLAN on itself", "a link that is not on this VLAN"),
-        Contradiction::PortIsNoNic(at) => (at, "port of a bond", "a NIC"),
+        Contradiction::PortIsNoNic(at) => (at, "bond member", "a NIC"),
         Contradiction::PortIsBridge(at) => (at, "port of a bridge", "a NIC, a bond or a VLAN"),
         Contradiction::PortTwice(at) => (at, "port more than once", "a port of one bond or bridge, listed once"),
         Contradiction::VlanTwice(at) => (at, "repeated VLAN id", "an id that no other VLAN on this link has"),

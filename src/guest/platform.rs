@@ -88,7 +88,7 @@ impl Platform {
                 return known(KUBEVIRT, format!("DMI has {name} {value:?}"));
             }
         }
-        let reason = "neither the kernel command line nor DMI names it".to_owned();
+        let reason = "neither the kernel command line nor DMI names the platform".to_owned();
         Self { id: None, reason }
     }
 
@@ -165,7 +165,7 @@ mod tests {
     fn a_machine_with_other_dmi_values_has_an_unknown_platform() {
         assert_eq!(
             platform(&Selection::Detect, "", &[("sys_vendor", "QEMU"), ("product_name", "KubeVirt")]),
-            (None, "neither the kernel command line nor DMI names it".to_owned())
+            (None, "neither the kernel command line nor DMI names the platform".to_owned())
         );
     }
 }

@@ -287,7 +287,7 @@ impl Entry {
             let bits = Family::number(mask) << (128 - u32::from(Family::of(mask).bits()));
             let is_mask = Family::of(mask) == family && bits.leading_ones() == bits.count_ones();
             let cidr = format!("{address}/{}", bits.leading_ones());
-            return Err(refused("mask instead of a length", if is_mask { cidr } else { lengths(family) }));
+            return Err(refused("netmask instead of a prefix length", if is_mask { cidr } else { lengths(family) }));
         }
         let Some(length) = parse_length(length, family) else {
             return Err(refused("invalid prefix length", lengths(family)));
@@ -295,7 +295,8 @@ impl Entry {
         let range = AddressRange::subnet(address, length);
         if range.first != Family::number(address) {
             let (network, bits) = (family.address(range.first), family.bits());
-            let expected = format!("no bits behind the length: did you mean {network}/{length} or {address}/{bits}");
+            let expected =
+                format!("no bits after the prefix length: did you mean {network}/{length} or {address}/{bits}");
             return Err(refused("host bits are set", expected));
         }
         Ok(Self { range, length: Some(length).filter(|length| *length < family.bits()) })
@@ -569,10 +570,10 @@ mod tests {
         a_range_of_two_families: "10.0.0.5-fd00::9"
             => r#"range of two families "10.0.0.5-fd00::9", expected two addresses of one family"#;
         host_bits: "10.0.0.5/24"
-            => "host bits are set \"10.0.0.5/24\", expected no bits behind the length: \
+            => "host bits are set \"10.0.0.5/24\", expected no bits after the prefix length: \
                 did you mean 10.0.0.0/24 or 10.0.0.5/32";
         host_bits_of_ipv6: "fd00::5/64"
-            => "host bits are set \"fd00::5/64\", expected no bits behind the length: \
+            => "host bits are set \"fd00::5/64\", expected no bits after the prefix length: \
                 did you mean fd00::/64 or fd00::5/128";
         a_mapped_address: "::ffff:10.0.0.1" => r#"IPv4-mapped address "::ffff:10.0.0.1", expected 10.0.0.1"#;
         a_mapped_address_with_the_full_prefix_length: "::ffff:10.0.0.1/128"
@@ -597,9 +598,9 @@ mod tests {
         two_prefix_lengths: "10.0.0.0/24/24"
             => "invalid prefix length \"10.0.0.0/24/24\", expected a length of 1 to 32 without sign or leading zero";
         a_mask: "10.0.0.0/255.255.255.0"
-            => r#"mask instead of a length "10.0.0.0/255.255.255.0", expected 10.0.0.0/24"#;
+            => r#"netmask instead of a prefix length "10.0.0.0/255.255.255.0", expected 10.0.0.0/24"#;
         a_netmask_with_holes: "10.0.0.0/255.0.255.0"
-            => "mask instead of a length \"10.0.0.0/255.0.255.0\", \
+            => "netmask instead of a prefix length \"10.0.0.0/255.0.255.0\", \
                 expected a length of 1 to 32 without sign or leading zero";
         a_zone: "fd00::1%eth0" => r#"address with a zone "fd00::1%eth0", expected an address without a zone"#;
         a_leading_zero: "10.0.0.05" => r#"leading zero in an address "10.0.0.05", expected 10.0.0.5"#;

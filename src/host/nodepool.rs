@@ -519,7 +519,7 @@ mod tests {
                 vec![],
                 vec![
                     format!(
-                        "{path}: host bits are set \"fd00::1/64\", expected no bits behind the length: \
+                        "{path}: host bits are set \"fd00::1/64\", expected no bits after the prefix length: \
                          did you mean fd00::/64 or fd00::1/128"
                     ),
                     "document[0].spec.platform.kubevirt.bootstrapNetworkConfig.addresses[1]: no prefix length for \

@@ -58,7 +58,7 @@ impl Pool {
     /// let error = Pool::parse(b"{name: workers, network: vlan10, addresses: [10.0.0.5/24]}").unwrap_err();
     /// assert_eq!(
     ///     error.to_string(),
-    ///     "addresses[0]: host bits are set \"10.0.0.5/24\", expected no bits behind the length: \
+    ///     "addresses[0]: host bits are set \"10.0.0.5/24\", expected no bits after the prefix length: \
     ///      did you mean 10.0.0.0/24 or 10.0.0.5/32"
     /// );
     /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -323,7 +323,7 @@ impl Takes {
 
     fn refusal(&self) -> BondOptionError {
         let expected = match self {
-            Self::Number(least, most) => format!("a number of {least} to {most}"),
+            Self::Number(least, most) => format!("a number from {least} to {most}"),
             Self::Word(words) => format!("one of {}", words.join(", ")),
             Self::Switch => "0 or 1".to_owned(),
         };
@@ -389,7 +389,7 @@ mod tests {
         assert_eq!(options.set("lacp_rate", "fast"), Err(BondOptionError::Useless { expected: "the mode 802.3ad" }));
         assert_eq!(
             options.set("miimon", "often"),
-            Err(BondOptionError::Value { expected: "a number of 0 to 2147483647".to_owned() })
+            Err(BondOptionError::Value { expected: "a number from 0 to 2147483647".to_owned() })
         );
         assert_eq!(options.set("frobnicate", "1"), Err(BondOptionError::Unknown));
         assert_eq!(options, BondOptions::new(BondMode::ActiveBackup));

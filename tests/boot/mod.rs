@@ -333,7 +333,7 @@ fn a_broken_document_stops_the_boot_and_the_console_shows_the_error() {
     assert_eq!(
         report.messages()[1..],
         [
-            r#"error in the network document diagnostic="networks[0].netmask: invalid netmask \"255.0.255.0\", expected a mask without holes or a length""#,
+            r#"error in the network document diagnostic="networks[0].netmask: invalid netmask \"255.0.255.0\", expected a netmask without holes, or a prefix length""#,
             r#"refused to configure the network reason="openstack/latest/network_data.json: 1 error""#,
         ]
     );
@@ -345,7 +345,7 @@ fn the_drive_of_another_machine_stops_the_boot_and_the_console_shows_the_error()
     let report = VirtualMachine::new(Image::Plain).argument("glowplug.wait=1").drive(Bus::VirtioBlk, &drive).boot();
     let reason = format!(
         "/dev/vdb: config drive of another machine, uuid {OTHER:?}, expected {OWN}; \
-         --any-drive or glowplug.any-drive takes it"
+         use the drive with --any-drive or glowplug.any-drive"
     );
     assert!(report.is_emergency());
     assert_eq!((outcome(&report), report.fragment()), (words("refused", &reason), ""));

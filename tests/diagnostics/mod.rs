@@ -19,7 +19,7 @@ const NAME: &str = "1 to 15 letters, digits, '.', '_' or '-', not digits alone, 
 const MAC: &str = "six pairs of hex digits, unicast and not zero";
 const MODE: &str =
     "balance-rr, active-backup, balance-xor, broadcast, 802.3ad, balance-tlb, balance-alb or their number, 0 to 6";
-const MASK: &str = "a mask without holes or a length";
+const MASK: &str = "a netmask without holes, or a prefix length";
 const DESTINATION: &str = "an address, a CIDR or default";
 const KNOWN_BY: &str = "also an ethernet_mac_address or a name, or an id that is an interface name";
 const READABLE: &str = "a JSON or YAML document";

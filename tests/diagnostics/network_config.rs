@@ -7,7 +7,7 @@ use super::{DESTINATION, MAC, MASK, MODE, NAME, printed};
 const ADDRESS: &str = "an IP address of a machine";
 const EITHER: &str =
     "either OpenStack's links, networks and services, or cloud-init's network-config, bare or as a whole under network";
-const INSIDE: &str = "it inside of an item of config, which takes more indentation in YAML";
+const INSIDE: &str = "the member inside an item of config: check the indentation";
 const ALONE: &str = "without it the device has no settings";
 /// Start of the list of members that a version 2 device may have. Members of its kind follow.
 const COMMON: &str = "accept-ra, addresses, dhcp4, dhcp4-overrides, dhcp6, dhcp6-overrides, gateway4, gateway6";
@@ -235,8 +235,8 @@ texts! {
 texts! {
     an_address_without_a_prefix_length: v2 "ethernets: {a: {addresses: [10.0.0.5, '2001:db8::5'], gateway4: 10.0.0.1, gateway6: 'fe80::1'}}"
         => read [
-            r#"warning ethernets.a.addresses[0]: address without a prefix length "10.0.0.5", expected a prefix length or a netmask: /24 is taken"#,
-            r#"warning ethernets.a.addresses[1]: address without a prefix length "2001:db8::5", expected a prefix length or a netmask: /64 is taken"#
+            r#"warning ethernets.a.addresses[0]: address without a prefix length "10.0.0.5", expected a prefix length or a netmask: /24 is used"#,
+            r#"warning ethernets.a.addresses[1]: address without a prefix length "2001:db8::5", expected a prefix length or a netmask: /64 is used"#
         ];
     an_address_without_a_prefix_length_far_from_its_gateway: v2 "ethernets: {a: {addresses: [10.20.3.7], gateway4: 10.20.0.1}}"
         => refused [
@@ -245,11 +245,11 @@ texts! {
     an_address_without_a_prefix_length_far_from_its_gateway_in_version_1: v1 "[{type: physical, name: a, subnets: [{type: static, address: 10.20.3.7}]}, {type: route, destination: 10.9.0.1, gateway: 10.20.0.1}]"
         => refused [
             r#"error config[0].subnets[0].address: address without a prefix length "10.20.3.7", expected a prefix length or a netmask: with /24 the gateway 10.20.0.1 is out of reach"#,
-            r#"warning config[1].destination: route without a prefix length "10.9.0.1", expected a prefix length or a netmask: /32 is taken"#
+            r#"warning config[1].destination: route without a prefix length "10.9.0.1", expected a prefix length or a netmask: /32 is used"#
         ];
     an_on_link_gateway_outside_the_assumed_subnet_is_no_mistake: v2 "ethernets: {a: {addresses: [10.20.3.7], routes: [{to: default, via: 10.20.0.1, on-link: true}]}}"
         => read [
-            r#"warning ethernets.a.addresses[0]: address without a prefix length "10.20.3.7", expected a prefix length or a netmask: /24 is taken"#
+            r#"warning ethernets.a.addresses[0]: address without a prefix length "10.20.3.7", expected a prefix length or a netmask: /24 is used"#
         ];
     a_gateway_and_a_name_server_with_the_address_of_the_machine: v2 "ethernets: {a: {addresses: [10.0.0.5/24], gateway4: 10.0.0.5, nameservers: {addresses: [8.8.8.8, 10.0.0.5]}}}"
         => refused [
@@ -375,10 +375,10 @@ texts! {
     unsupported_and_invalid_members_of_a_routing_rule: v2 "ethernets: {a: {addresses: [10.0.0.5/24], routing-policy: [{from: 10.0.0.5, table: 0, priority: low, mark: 0, type-of-service: 256, iif: eth0}]}}"
         => refused [
             r#"error ethernets.a.routing-policy[0].iif: unknown member "eth0", expected from, mark, priority, table, to or type-of-service"#,
-            r#"error ethernets.a.routing-policy[0].mark: invalid value "0", expected a number of 1 to 4294967295"#,
-            r#"error ethernets.a.routing-policy[0].priority: invalid value "low", expected a number of 0 to 4294967295"#,
-            r#"error ethernets.a.routing-policy[0].table: invalid value "0", expected a number of 1 to 4294967295"#,
-            r#"error ethernets.a.routing-policy[0].type-of-service: invalid value "256", expected a number of 0 to 255"#
+            r#"error ethernets.a.routing-policy[0].mark: invalid value "0", expected a number from 1 to 4294967295"#,
+            r#"error ethernets.a.routing-policy[0].priority: invalid value "low", expected a number from 0 to 4294967295"#,
+            r#"error ethernets.a.routing-policy[0].table: invalid value "0", expected a number from 1 to 4294967295"#,
+            r#"error ethernets.a.routing-policy[0].type-of-service: invalid value "256", expected a number from 0 to 255"#
         ];
     a_routing_rule_without_an_address_of_its_family: v2 "ethernets: {a: {addresses: [10.0.0.5/24], routing-policy: [{to: 'fd00::/64', table: 7}]}}"
         => read [r#"warning ethernets.a.routing-policy[0]: unreachable network "to fd00::/64", expected an IPv6 address on its link"#];
@@ -388,7 +388,7 @@ texts! {
         => read [
             r#"warning ethernets.a.dhcp4-overrides: invalid item "an array", expected an object"#,
             r#"warning ethernets.a.dhcp6-overrides.hostname: "web" ignored, DHCP always sends the host name of the machine"#,
-            r#"warning ethernets.a.dhcp6-overrides.route-metric: invalid metric "low", expected a number of 0 to 4294967295"#,
+            r#"warning ethernets.a.dhcp6-overrides.route-metric: invalid metric "low", expected a number from 0 to 4294967295"#,
             r#"warning ethernets.a.dhcp6-overrides.use-dns: invalid switch "perhaps", expected true or false"#,
             r#"warning ethernets.a.dhcp6-overrides.use-domains: invalid switch "route", expected true or false"#
         ];
@@ -464,7 +464,7 @@ texts! {
     unsupported_and_invalid_members_of_a_route: v2 "ethernets: {a: {dhcp4: true, routes: [{to: 10.1.0.0/16, via: 10.0.0.1, type: unicast, scope: link, from: 10.0.0.5, mtu: 1400, metric: -1, table: main, on-link: perhaps}, {to: 10.2.0.0/16, type: blackhole}]}}"
         => read [
             r#"warning ethernets.a.routes[0].from: "10.0.0.5" ignored, glowplug does not support it"#,
-            r#"warning ethernets.a.routes[0].metric: invalid metric "-1", expected a number of 0 to 4294967295"#,
+            r#"warning ethernets.a.routes[0].metric: invalid metric "-1", expected a number from 0 to 4294967295"#,
             r#"warning ethernets.a.routes[0].mtu: "1400" ignored, glowplug does not support it"#,
             r#"warning ethernets.a.routes[0].on-link: invalid switch "perhaps", expected true or false"#,
             r#"warning ethernets.a.routes[0].scope: "link" ignored, glowplug does not support it"#,
@@ -518,9 +518,9 @@ texts! {
         ];
     a_bond_without_a_port: v2 "bonds: {b: {dhcp4: true}, c: {interfaces: {}}}"
         => refused [
-            "error bonds.b.interfaces: bond without a port, expected the names of its devices",
+            "error bonds.b.interfaces: bond without a member, expected the names of its devices",
             r#"error bonds.c.interfaces: invalid list "an object", expected an array"#,
-            "error bonds.c.interfaces: bond without a port, expected the names of its devices"
+            "error bonds.c.interfaces: bond without a member, expected the names of its devices"
         ];
     parameters_that_are_no_object: v2 "bonds: {b: {interfaces: [a], parameters: 4}}\nethernets: {a: {}}"
         => read [
@@ -529,29 +529,29 @@ texts! {
     parameters_of_a_bond: v2 "bonds: {b: {interfaces: [a], parameters: {mode: active-backup, lacp-rate: fast, primary: x, arp-ip-targets: [x], mii-monitor-interval: 1h, down-delay: 1s, speed: 5}}}\nethernets: {a: {}}"
         => read [
             r#"warning bonds.b.parameters.arp-ip-targets: invalid value "an array", expected IPv4 addresses"#,
-            r#"warning bonds.b.parameters.lacp-rate: useless bond option "fast", expected the mode 802.3ad"#,
-            r#"warning bonds.b.parameters.mii-monitor-interval: invalid value "1h", expected a number of 0 to 2147483647"#,
-            r#"warning bonds.b.parameters.primary: unknown port "x", expected one of its ports"#,
+            r#"warning bonds.b.parameters.lacp-rate: bond option without effect "fast", expected the mode 802.3ad"#,
+            r#"warning bonds.b.parameters.mii-monitor-interval: invalid value "1h", expected a number from 0 to 2147483647"#,
+            r#"warning bonds.b.parameters.primary: unknown member "x", expected a member of this link"#,
             r#"warning bonds.b.parameters.speed: unknown bond option "5", expected an option of the kernel's bonding driver"#
         ];
     an_invalid_bond_mode: v2 "bonds: {b: {interfaces: [a], parameters: {mode: 7, lacp-rate: fast}}}\nethernets: {a: {}}"
         => refused [r#"error bonds.b.parameters.mode: invalid mode "7", expected {MODE}"#];
     parameters_of_a_bridge: v2 "bridges: {b: {interfaces: [a], parameters: {stp: perhaps, forward-delay: 1, hello-time: 11, max-age: 5, priority: 65536, ageing-time: x, path-cost: {a: 0, c: 5}, port-priority: {a: 64}, speed: 5}}}\nethernets: {a: {}}"
         => read [
-            r#"warning bridges.b.parameters.ageing-time: invalid value "x", expected a number of 0 to 4294967295"#,
-            r#"warning bridges.b.parameters.forward-delay: invalid value "1", expected a number of 2 to 30"#,
-            r#"warning bridges.b.parameters.hello-time: invalid value "11", expected a number of 1 to 10"#,
-            r#"warning bridges.b.parameters.max-age: invalid value "5", expected a number of 6 to 40"#,
-            r#"warning bridges.b.parameters.path-cost.a: invalid value "0", expected a number of 1 to 65535"#,
-            r#"warning bridges.b.parameters.path-cost.c: unknown port "c", expected one of its ports"#,
-            r#"warning bridges.b.parameters.port-priority.a: invalid value "64", expected a number of 0 to 63"#,
-            r#"warning bridges.b.parameters.priority: invalid value "65536", expected a number of 0 to 65535"#,
+            r#"warning bridges.b.parameters.ageing-time: invalid value "x", expected a number from 0 to 4294967295"#,
+            r#"warning bridges.b.parameters.forward-delay: invalid value "1", expected a number from 2 to 30"#,
+            r#"warning bridges.b.parameters.hello-time: invalid value "11", expected a number from 1 to 10"#,
+            r#"warning bridges.b.parameters.max-age: invalid value "5", expected a number from 6 to 40"#,
+            r#"warning bridges.b.parameters.path-cost.a: invalid value "0", expected a number from 1 to 65535"#,
+            r#"warning bridges.b.parameters.path-cost.c: unknown member "c", expected a member of this link"#,
+            r#"warning bridges.b.parameters.port-priority.a: invalid value "64", expected a number from 0 to 63"#,
+            r#"warning bridges.b.parameters.priority: invalid value "65536", expected a number from 0 to 65535"#,
             r#"warning bridges.b.parameters.speed: unknown bridge option "5", expected an option of netplan's bridges"#,
             r#"warning bridges.b.parameters.stp: invalid switch "perhaps", expected true or false"#
         ];
     a_forward_delay_of_0_on_a_bridge_with_the_spanning_tree_protocol: v2 "bridges: {b: {interfaces: [a], parameters: {stp: true, forward-delay: 0}}}\nethernets: {a: {}}"
         => read [
-            r#"warning bridges.b.parameters.forward-delay: invalid value "0", expected a number of 2 to 30"#
+            r#"warning bridges.b.parameters.forward-delay: invalid value "0", expected a number from 2 to 30"#
         ];
     a_vlan_without_members: v2 "vlans: {v: {}}"
         => refused [
@@ -582,7 +582,7 @@ texts! {
             r#"error bridges.c: port of a bridge "c", expected a NIC, a bond or a VLAN"#
         ];
     a_bridge_in_a_bond: v2 "bonds: {b: {interfaces: [c]}}\nbridges: {c: {interfaces: []}}"
-        => refused [r#"error bridges.c: port of a bond "c", expected a NIC"#];
+        => refused [r#"error bridges.c: bond member "c", expected a NIC"#];
     a_port_of_a_bond_and_a_bridge:
         v2 "bonds: {b: {interfaces: [a]}}\nbridges: {c: {interfaces: [a]}}\nethernets: {a: {}}"
         => refused [
@@ -667,16 +667,16 @@ texts! {
     parameters_of_a_bond_in_version_1: v1 "[{type: bond, name: b, bond_interfaces: [a], params: {bond-mode: 1, bond_miimon: x, bond-primary: c, bond-speed: 5}}]"
         => read [
             r#"warning config[0].bond_interfaces[0]: device without an entry "a", expected {TAKEN}"#,
-            r#"warning config[0].params.bond-primary: unknown port "c", expected one of its ports"#,
+            r#"warning config[0].params.bond-primary: unknown member "c", expected a member of this link"#,
             r#"warning config[0].params.bond-speed: unknown bond option "5", expected an option of the kernel's bonding driver"#,
-            r#"warning config[0].params.bond_miimon: invalid value "x", expected a number of 0 to 2147483647"#
+            r#"warning config[0].params.bond_miimon: invalid value "x", expected a number from 0 to 2147483647"#
         ];
     parameters_of_a_bridge_in_version_1: v1 "[{type: bridge, name: b, bridge_interfaces: [a], params: {bridge_stp: 'off', bridge_fd: 0, bridge_pathcost: [a 250, b 5, a], bridge_maxwait: 0, bridge_hw: x}}]"
         => read [
             r#"warning config[0].bridge_interfaces[0]: device without an entry "a", expected {TAKEN}"#,
             r#"warning config[0].params.bridge_hw: unknown bridge option "x", expected an option of netplan's bridges"#,
-            r#"warning config[0].params.bridge_pathcost.a: invalid value "", expected a number of 1 to 65535"#,
-            r#"warning config[0].params.bridge_pathcost.b: unknown port "b", expected one of its ports"#
+            r#"warning config[0].params.bridge_pathcost.a: invalid value "", expected a number from 1 to 65535"#,
+            r#"warning config[0].params.bridge_pathcost.b: unknown member "b", expected a member of this link"#
         ];
 }
 
@@ -719,7 +719,7 @@ texts! {
     two_different_mtus_of_one_device:
         v1 "[{type: physical, name: a, mtu: 1500, subnets: [{type: dhcp, mtu: 9000, metric: x}]}]"
         => read [
-            r#"warning config[0].subnets[0].metric: invalid metric "x", expected a number of 0 to 4294967295"#,
+            r#"warning config[0].subnets[0].metric: invalid metric "x", expected a number from 0 to 4294967295"#,
             r#"warning config[0].subnets[0].mtu: second MTU "9000", expected the NIC's other MTU, 1500"#
         ];
     invalid_name_servers_of_a_subnet: v1 "[{type: physical, name: a, subnets: [{type: dhcp, dns_nameservers: 8.8.8.8 x, dns_search: [-a]}]}]"
@@ -737,7 +737,7 @@ texts! {
             "warning config[0].address: missing, expected IP addresses",
             r#"warning config[1].address[0]: invalid nameserver "x", expected an IP address"#,
             r#"warning config[1].search[0]: invalid search domain "-a", expected a domain name"#,
-            r#"warning config[2].interface: unknown device "eth9", expected the name of a device: the name servers are taken for the machine's"#
+            r#"warning config[2].interface: unknown device "eth9", expected the name of a device: the name servers are used for the whole machine"#
         ];
     a_route_that_is_unreachable: v1 "[{type: physical, name: a, subnets: [{type: dhcp}]}, {type: route, destination: '::/0', gateway: 'fe80::1'}]"
         => read [

@@ -122,7 +122,7 @@ diagnoses! {
     ports_that_are_no_list: [bond!("b", "a")], []
         => refused [
             r#"error links[0].bond_links: invalid list "a", expected an array"#,
-            "error links[0].bond_links: bond without a port, expected the ids of its links"
+            "error links[0].bond_links: bond without a member, expected the ids of its links"
         ];
 }
 
@@ -144,7 +144,7 @@ diagnoses! {
     more_than_4096_ports: [bond!("b", (vec!["a"; 4097]))], []
         => refused [
             r#"error links[0].bond_links: too many items "4097", expected at most 4096"#,
-            "error links[0].bond_links: bond without a port, expected the ids of its links"
+            "error links[0].bond_links: bond without a member, expected the ids of its links"
         ];
     more_than_4096_words_in_a_string:
         [nic!("a")], [dhcp!("a", "dns_nameservers": "8.8.8.8 ".repeat(4097), "dns_search": "a,".repeat(4097))]
@@ -330,8 +330,8 @@ diagnoses! {
 diagnoses! {
     a_bond_without_ports: [bond!("b", null), bond!("c", ["x"])], []
         => refused [
-            "error links[0].bond_links: bond without a port, expected the ids of its links",
-            "error links[1].bond_links: bond without a port, expected the ids of its links",
+            "error links[0].bond_links: bond without a member, expected the ids of its links",
+            "error links[1].bond_links: bond without a member, expected the ids of its links",
             r#"warning links[1].bond_links[0]: unknown link "x", expected {LINK}"#
         ];
     a_bond_with_an_unknown_member: [nic!("a"), bond!("b", ["a", "x", null])], []
@@ -342,7 +342,7 @@ diagnoses! {
     an_invalid_mac_address_of_a_bond_and_its_other_mistakes_are_all_reported:
         [nic!("a"), bond!("b", ["a"], "ethernet_mac_address": "x", "name": "a b", "bond_miimon": "often")], []
         => refused [
-            r#"warning links[1].bond_miimon: invalid value "often", expected a number of 0 to 2147483647"#,
+            r#"warning links[1].bond_miimon: invalid value "often", expected a number from 0 to 2147483647"#,
             r#"error links[1].ethernet_mac_address: invalid MAC address "x", expected {MAC}"#,
             r#"error links[1].name: invalid interface name "a b", expected {NAME}"#
         ];
@@ -368,8 +368,8 @@ diagnoses! {
             r#"warning links[1].bond_ad_select: invalid value "an array", expected one of stable, bandwidth, count"#,
             r#"warning links[1].bond_arp_ip_target: invalid value "router", expected IPv4 addresses"#,
             r#"warning links[1].bond_frobnicate: unknown bond option "1", expected an option of the kernel's bonding driver"#,
-            r#"warning links[1].bond_miimon: invalid value "-1", expected a number of 0 to 2147483647"#,
-            r#"warning links[1].bond_primary: unknown port "x", expected one of its ports"#,
+            r#"warning links[1].bond_miimon: invalid value "-1", expected a number from 0 to 2147483647"#,
+            r#"warning links[1].bond_primary: unknown member "x", expected a member of this link"#,
             r#"warning links[1].bond_use_carrier: invalid value "2", expected 0 or 1"#
         ];
     bond_options_of_another_mode:
@@ -380,11 +380,11 @@ diagnoses! {
         ],
         []
         => configured [
-            r#"warning links[1].bond_lacp_rate: useless bond option "fast", expected the mode 802.3ad"#,
-            r#"warning links[1].bond_packets_per_slave: useless bond option "2", expected the mode balance-rr"#,
-            r#"warning links[1].bond_tlb_dynamic_lb: useless bond option "1", expected the mode balance-tlb or balance-alb"#,
-            r#"warning links[3].bond_arp_validate: useless bond option "all", expected the mode balance-rr, active-backup, balance-xor or broadcast"#,
-            r#"warning links[3].bond_primary: useless bond option "c", expected the mode active-backup, balance-tlb or balance-alb"#
+            r#"warning links[1].bond_lacp_rate: bond option without effect "fast", expected the mode 802.3ad"#,
+            r#"warning links[1].bond_packets_per_slave: bond option without effect "2", expected the mode balance-rr"#,
+            r#"warning links[1].bond_tlb_dynamic_lb: bond option without effect "1", expected the mode balance-tlb or balance-alb"#,
+            r#"warning links[3].bond_arp_validate: bond option without effect "all", expected the mode balance-rr, active-backup, balance-xor or broadcast"#,
+            r#"warning links[3].bond_primary: bond option without effect "c", expected the mode active-backup, balance-tlb or balance-alb"#
         ];
     bond_options_that_need_another_option_or_value:
         [
@@ -396,15 +396,15 @@ diagnoses! {
         ],
         []
         => configured [
-            r#"warning links[1].bond_arp_interval: useless bond option "100", expected also an arp_ip_target"#,
-            r#"warning links[1].bond_downdelay: useless bond option "200", expected also a miimon above 0"#,
-            r#"warning links[1].bond_num_unsol_na: useless bond option "2", expected the value of num_grat_arp"#,
-            r#"warning links[1].bond_peer_notif_delay: useless bond option "50", expected a multiple of miimon"#,
-            r#"warning links[1].bond_updelay: useless bond option "200", expected also a miimon above 0"#
+            r#"warning links[1].bond_arp_interval: bond option without effect "100", expected also an arp_ip_target"#,
+            r#"warning links[1].bond_downdelay: bond option without effect "200", expected also a miimon above 0"#,
+            r#"warning links[1].bond_num_unsol_na: bond option without effect "2", expected the value of num_grat_arp"#,
+            r#"warning links[1].bond_peer_notif_delay: bond option without effect "50", expected a multiple of miimon"#,
+            r#"warning links[1].bond_updelay: bond option without effect "200", expected also a miimon above 0"#
         ];
     an_arp_target_without_an_arp_interval: [nic!("a"), bond!("b", ["a"], "bond_arp_ip_target": "10.0.0.1")], []
         => configured [
-            r#"warning links[1].bond_arp_ip_target: useless bond option "10.0.0.1", expected also an arp_interval"#
+            r#"warning links[1].bond_arp_ip_target: bond option without effect "10.0.0.1", expected also an arp_interval"#
         ];
     several_arp_targets:
         [nic!("a"), bond!("b", ["a"], "bond_arp_interval": 100, "bond_arp_ip_target": "10.0.0.1,10.0.0.2")], []
@@ -414,8 +414,8 @@ diagnoses! {
     a_bond_with_a_bond_and_a_vlan_as_members:
         [nic!("a"), bond!("b", ["a"]), vlan!("v", "a", 5), bond!("c", ["b", "v"])], []
         => refused [
-            r#"error links[1].type: port of a bond "bond", expected a NIC"#,
-            r#"error links[2].type: port of a bond "vlan", expected a NIC"#
+            r#"error links[1].type: bond member "bond", expected a NIC"#,
+            r#"error links[2].type: bond member "vlan", expected a NIC"#
         ];
     a_nic_that_is_a_member_of_two_bonds: [nic!("a"), nic!("c"), bond!("b", ["a"]), bond!("d", ["a", "c", "c"])], []
         => refused [
@@ -429,12 +429,12 @@ diagnoses! {
         ];
     a_static_network_on_a_bond_member: [nic!("a"), bond!("b", ["a"])], [dhcp!("a"), v4!("a")]
         => refused [
-            r#"error networks[0].link: network on a bond's port "a", expected the link of its bond, links[1]"#,
-            r#"error networks[1].link: network on a bond's port "a", expected the link of its bond, links[1]"#
+            r#"error networks[0].link: network on a bond member "a", expected the link of its bond, links[1]"#,
+            r#"error networks[1].link: network on a bond member "a", expected the link of its bond, links[1]"#
         ];
     a_dynamic_network_on_a_bond_member: [nic!("a"), bond!("b", ["a"])], [dhcp!("a"), dhcp!("b")]
         => configured [
-            r#"warning networks[0].link: network on a bond's port "a", expected the link of its bond, links[1]"#
+            r#"warning networks[0].link: network on a bond member "a", expected the link of its bond, links[1]"#
         ];
     a_bond_gets_the_next_number_if_a_nic_has_the_name_bond0:
         [{"id": "bond0", "type": "phy"}, nic!("a"), bond!("b", ["a"])], [dhcp!("bond0"), v4!("b")]
@@ -555,7 +555,7 @@ diagnoses! {
         [v4!("a", "routes": [{"network": "lan", "netmask": "255.0.255.0", "gateway": "x", "metric": "y"}])]
         => refused [
             r#"error networks[0].routes[0].gateway: invalid gateway "x", expected the IP address of a router"#,
-            r#"warning networks[0].routes[0].metric: invalid metric "y", expected a number of 0 to 4294967295"#,
+            r#"warning networks[0].routes[0].metric: invalid metric "y", expected a number from 0 to 4294967295"#,
             r#"error networks[0].routes[0].network: invalid network "lan", expected {DESTINATION}"#
         ];
     a_route_with_an_invalid_netmask_gateway_and_metric:
@@ -570,9 +570,9 @@ diagnoses! {
             )
         ]
         => refused [
-            r#"error networks[0].routes[0].netmask: invalid netmask "255.0.255.0", expected a mask without holes or a length"#,
+            r#"error networks[0].routes[0].netmask: invalid netmask "255.0.255.0", expected a netmask without holes, or a prefix length"#,
             r#"error networks[0].routes[1].gateway: invalid gateway "x", expected the IPv4 address of a router"#,
-            r#"warning networks[0].routes[1].metric: invalid metric "-1", expected a number of 0 to 4294967295"#
+            r#"warning networks[0].routes[1].metric: invalid metric "-1", expected a number from 0 to 4294967295"#
         ];
     a_gateway_of_the_other_family:
         [nic!("a")],
@@ -669,8 +669,8 @@ diagnoses! {
         [nic!("a")],
         [v4!("a", "ip_address": "10.0.0.5", "netmask": "", "gateway": "10.0.0.1"), v6!("a", "ip_address": "2001:db8::8")]
         => configured [
-            r#"warning networks[0].ip_address: address without a prefix length "10.0.0.5", {GUESS} /24 is taken"#,
-            r#"warning networks[1].ip_address: address without a prefix length "2001:db8::8", {GUESS} /64 is taken"#
+            r#"warning networks[0].ip_address: address without a prefix length "10.0.0.5", {GUESS} /24 is used"#,
+            r#"warning networks[1].ip_address: address without a prefix length "2001:db8::8", {GUESS} /64 is used"#
         ];
     an_address_without_a_prefix_length_far_from_its_gateway:
         [nic!("a")], [v4!("a", "ip_address": "10.20.3.7", "routes": [{"network": "default", "gateway": "10.20.0.1"}])]
@@ -680,12 +680,12 @@ diagnoses! {
     an_assumed_prefix_length_is_accepted_if_another_address_of_the_link_reaches_the_gateway:
         [nic!("a")], [v4!("a", "ip_address": "10.20.3.7", "gateway": "10.9.0.1"), v4!("a", "ip_address": "10.9.0.5/16")]
         => configured [
-            r#"warning networks[0].ip_address: address without a prefix length "10.20.3.7", {GUESS} /24 is taken"#
+            r#"warning networks[0].ip_address: address without a prefix length "10.20.3.7", {GUESS} /24 is used"#
         ];
     a_route_without_a_prefix_length:
         [nic!("a")], [v4!("a", "routes": [{"network": "10.1.0.9", "gateway": "10.0.0.1"}, {"network": "0.0.0.0", "gateway": "10.0.0.1"}])]
         => configured [
-            r#"warning networks[0].routes[0].network: route without a prefix length "10.1.0.9", {GUESS} /32 is taken"#
+            r#"warning networks[0].routes[0].network: route without a prefix length "10.1.0.9", {GUESS} /32 is used"#
         ];
     misspelt_members_are_reported_with_the_right_names:
         [nic!("a", "vif_idx": 1, "nmae": "x", "comment": "x")],
@@ -727,7 +727,7 @@ diagnoses! {
         [v4!("x", "netmask": "y"), v4!("c", "routes": [{"network": "z"}])]
         { "services": [{"type": "dns", "address": "w"}] }
         => refused [
-            "error links[1].bond_links: bond without a port, expected the ids of its links",
+            "error links[1].bond_links: bond without a member, expected the ids of its links",
             r#"error links[2].vlan_link: VLAN on itself "v", expected a link that is not on this VLAN"#,
             r#"warning links[3].mtu: invalid MTU "0", expected 68 to 65535 bytes"#,
             r#"error networks[0].link: unknown link "x", expected {LINK}"#,

@@ -93,7 +93,7 @@ fn the_drive_of_another_machine_is_refused() {
     assert_eq!(machine.fragment(), None);
     let reason = format!(
         "/dev/vdb: config drive of another machine, uuid \"5d307ca9-b3ef-428c-8861-06e72d69f223\", expected {OTHER}; \
-         --any-drive or glowplug.any-drive takes it"
+         use the drive with --any-drive or glowplug.any-drive"
     );
     assert_eq!(recorded(&machine), ("refused".to_owned(), reason));
 }
@@ -240,7 +240,7 @@ fn an_unknown_machine_without_a_drive_is_not_configured_and_does_not_wait() {
     assert_eq!(code, Some(0));
     assert_eq!(
         stderr,
-        "<6>nothing to do reason=\"this is not known to be KubeVirt: neither the kernel command line nor DMI names it\"\n"
+        "<6>nothing to do reason=\"this is not known to be KubeVirt: neither the kernel command line nor DMI names the platform\"\n"
     );
 }
 
@@ -297,7 +297,7 @@ fn with_require_default_a_missing_default_fails_only_a_run_that_needs_the_defaul
         let run = with_variable(&FakeMachine::kubevirt(), value, &["--require-default"]);
         assert_eq!(run, (Some(1), None, format!("{NO_DRIVE}, and the default is missing: {why}")));
 
-        let elsewhere = "this is not known to be KubeVirt: neither the kernel command line nor DMI names it";
+        let elsewhere = "this is not known to be KubeVirt: neither the kernel command line nor DMI names the platform";
         let run = with_variable(&FakeMachine::new(), value, &["--require-default"]);
         assert_eq!(run, (Some(0), None, elsewhere.to_owned()));
 
@@ -359,7 +359,7 @@ fn a_broken_document_is_refused_and_the_fragment_of_an_earlier_run_is_removed() 
     assert_eq!(
         stderr,
         "<3>error in the network document diagnostic=\"networks[0].netmask: invalid netmask \\\"255.0.255.0\\\", \
-         expected a mask without holes or a length\"\n\
+         expected a netmask without holes, or a prefix length\"\n\
          <3>refused to configure the network reason=\"openstack/latest/network_data.json: 1 error\"\n"
     );
     assert_eq!(machine.fragment(), None);

@@ -116,7 +116,7 @@ fn a_machine_of_another_platform_has_no_metadata() {
     assert_eq!(code, Some(0));
     assert_eq!(
         stderr,
-        "<6>nothing to do reason=\"this is not known to be KubeVirt: neither the kernel command line nor DMI names it\"\n"
+        "<6>nothing to do reason=\"this is not known to be KubeVirt: neither the kernel command line nor DMI names the platform\"\n"
     );
     assert_eq!(machine.read("out"), None);
 }
@@ -128,7 +128,7 @@ fn a_named_drive_on_a_machine_of_another_platform_is_used_only_with_provider() {
     let output = machine.path("out");
     let arguments = ["attributes", "--config-drive", path.to_str().unwrap(), "--output", output.to_str().unwrap()];
     let Run { code, stderr, .. } = machine.run(&arguments);
-    let reason = "this is not known to be KubeVirt: neither the kernel command line nor DMI names it, \
+    let reason = "this is not known to be KubeVirt: neither the kernel command line nor DMI names the platform, \
                   and the drive does not have the layout of KubeVirt drives; --provider kubevirt sets the platform";
     assert_eq!((code, stderr), (Some(0), format!("<6>nothing to do reason=\"{reason}\"\n")));
     assert_eq!(machine.run(&[&arguments[..], &["--provider", "kubevirt"]].concat()).code, Some(0));

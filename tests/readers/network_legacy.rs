@@ -116,7 +116,9 @@ fn understand(text: &str) -> Result<Profiles, String> {
                 let key = names.key(device);
                 // `setup_net` compares this field with the name of the interface, so the field must be a name.
                 if device.contains(':') {
-                    return Err(format!("route {destination} names its NIC by {device}, which nobody finds"));
+                    return Err(format!(
+                        "route {destination} names its NIC by {device}, which is not the name of an interface"
+                    ));
                 }
                 let profile = profiles.0.get_mut(&key).ok_or_else(|| format!("{key} has a route and nothing else"))?;
                 let family = if destination.address.is_ipv4() { &mut profile.ipv4 } else { &mut profile.ipv6 };
@@ -359,7 +361,7 @@ mod tests {
     #[test]
     fn a_route_that_names_its_nic_by_a_mac_address_is_an_error() {
         let error = read("ip=[52:54:00:12:34:56]:dhcp rd.route=10.0.0.0/8:10.0.0.1:[52:54:00:12:34:56]").unwrap_err();
-        assert_eq!(error, "route 10.0.0.0/8 names its NIC by 52:54:00:12:34:56, which nobody finds");
+        assert_eq!(error, "route 10.0.0.0/8 names its NIC by 52:54:00:12:34:56, which is not the name of an interface");
     }
 
     #[test]

@@ -214,7 +214,7 @@ impl View {
                 }
                 let expected = list(selected.iter().map(|it| &it.attachment));
                 return Some(format!(
-                    "annotation {ADDRESSES_ANNOTATION}: no interface {name:?}, expected KubeVirt's name of it: {expected}"
+                    "annotation {ADDRESSES_ANNOTATION}: no interface {name:?}, expected KubeVirt's name of an interface: {expected}"
                 ));
             };
             let given = own.interfaces.iter().filter(|given| given.interface == interface);

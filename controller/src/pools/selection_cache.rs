@@ -229,7 +229,7 @@ impl SelectionCache {
         loop {
             let may = discover(WHAT, &may_list).await;
             if !may {
-                tracing::warn!("may not list and watch Namespaces: pools with namespaceSelector allocate nothing");
+                tracing::warn!("has no right to list and watch Namespaces: pools with namespaceSelector allocate nothing");
             }
             self.begin_namespaces(may);
             tokio::select! {

@@ -631,7 +631,7 @@ mod tests {
         wrong.spec.as_mut().unwrap().gateway = vec!["x".to_owned()];
         let index = index([wrong, pool("b", 2, "10.0.0.0/24")]);
         assert_eq!(serving(&index), ["clusters/b"]);
-        let message = "addresses[0]: host bits are set \"10.0.0.5/24\", expected no bits behind the length: \
+        let message = "addresses[0]: host bits are set \"10.0.0.5/24\", expected no bits after the prefix length: \
                        did you mean 10.0.0.0/24 or 10.0.0.5/32\n\
                        gateway[0]: invalid address \"x\", expected an IPv4 or IPv6 address";
         assert_eq!(ready(&index)[0], not_ready("clusters/a", "InvalidSpec", message));

@@ -638,7 +638,7 @@ mod tests {
         let mut wrong = spec(&["10.0.0.5/24", "x"]);
         wrong.gateway = vec!["y".to_owned()];
         let expected = refused([
-            "addresses[0]: host bits are set \"10.0.0.5/24\", expected no bits behind the length: \
+            "addresses[0]: host bits are set \"10.0.0.5/24\", expected no bits after the prefix length: \
              did you mean 10.0.0.0/24 or 10.0.0.5/32",
             "addresses[1]: invalid address \"x\", expected an address, a CIDR or a range, \
              such as 10.0.0.5, 10.0.0.0/24 or 10.0.0.5-10.0.0.9",

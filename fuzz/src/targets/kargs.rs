@@ -231,7 +231,7 @@ pub(super) fn check(config: &NetworkConfig, devices: &[Device], text: &str, lega
             assert!(says == (&mtu, &mac_address) || may_lack, "{ip:?} in {text:?}, expected {mtu:?} {mac_address:?}");
         }
     }
-    assert_eq!(ips, line.ips.len(), "an address of nobody in {text:?}");
+    assert_eq!(ips, line.ips.len(), "an address without a link in {text:?}");
     check_routes(config, devices, &line, text, legacy);
 
     let of_links = config.links().iter().flat_map(|link| &link.dns.nameservers);

@@ -67,7 +67,7 @@ pub(crate) fn release(args: Release, log: &Logger) -> Result<ExitCode> {
         let done = registry.release_all(batch, Timestamp::now())?;
         let held: BTreeSet<&Machine> = done.held.iter().map(|allocation| &allocation.claimant.machine).collect();
         for machine in batch.iter().filter(|machine| !held.contains(machine) && !waiting.contains(machine)) {
-            say(format_args!("warning: {machine} holds nothing{}", namesake(machine, registry.state()?)));
+            say(format_args!("warning: {machine} holds no address{}", namesake(machine, registry.state()?)));
         }
         released.extend(done.held);
         served.extend(done.served);
@@ -106,5 +106,5 @@ fn releasable(machines: Vec<KubevirtMachine>, inventory: Option<&Inventory>, for
 fn namesake(machine: &Machine, allocator: &Allocator) -> String {
     let is_namesake = |other: &&Machine| other.namespace == machine.namespace && other.name == machine.name;
     let found = allocator.leases().map(|(_, _, lease)| &lease.claimant.machine).find(is_namesake);
-    found.map(|other| format!(", but {other} does")).unwrap_or_default()
+    found.map(|other| format!(", but {other} holds one")).unwrap_or_default()
 }

@@ -222,7 +222,8 @@ impl<'d, 'f> Converter<'d, 'f> {
                 let ports = self.ports(entry, dialect.bond_ports);
                 if ports.is_empty() {
                     let (path, expected) = (path.field(dialect.bond_ports), "the names of its devices");
-                    let diagnostic = Diagnostic::without_value(Severity::Error, path, "bond without a port", expected);
+                    let diagnostic =
+                        Diagnostic::without_value(Severity::Error, path, "bond without a member", expected);
                     self.diagnostics().push(diagnostic);
                 }
                 let options = self.bond_options(entry, &ports);

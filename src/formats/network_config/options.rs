@@ -109,7 +109,7 @@ impl Converter<'_, '_> {
     fn number(&mut self, path: &FieldPath<'_>, value: &Value, least: u32, most: u32) -> Option<u32> {
         let number = value.to_string().parse().ok().filter(|number| (least..=most).contains(number));
         if number.is_none() {
-            let expected = format!("a number of {least} to {most}");
+            let expected = format!("a number from {least} to {most}");
             self.diagnostics().push(Diagnostic::warning(path, "invalid value", value, &expected));
         }
         number
@@ -140,7 +140,7 @@ impl Converter<'_, '_> {
         for (port, number) in pairs {
             let path = path.field(&port);
             let Some(at) = self.by_key.get(&port).copied().filter(|at| ports.contains(at)) else {
-                self.diagnostics().push(Diagnostic::warning(path, "unknown port", &port, "one of its ports"));
+                self.diagnostics().push(Diagnostic::warning(path, "unknown member", &port, "a member of this link"));
                 continue;
             };
             let (least, most) = if is_cost { (1, 65_535) } else { (0, 63) };

@@ -97,7 +97,7 @@ pub(in crate::formats) fn convert(
             other => *other != Value::Null && KINDS.into_iter().any(|kind| members(kind).has(name)),
         };
         if holds && name != "config" {
-            let expected = "it inside of an item of config, which takes more indentation in YAML";
+            let expected = "the member inside an item of config: check the indentation";
             converter.diagnostics().push(Diagnostic::error(
                 base.field(name),
                 "member outside the list",
@@ -251,7 +251,7 @@ impl Converter<'_, '_> {
         if let (Some(interface), None) = (&interface, link)
             && interface.text() != "lo"
         {
-            let expected = "the name of a device: the name servers are taken for the machine's";
+            let expected = "the name of a device: the name servers are used for the whole machine";
             let path = path.field("interface");
             self.diagnostics().push(Diagnostic::warning(path, "unknown device", interface, expected));
         }

@@ -381,7 +381,7 @@ impl Converter<'_, '_> {
             let value = object.get(name).filter(|value| **value != Value::Null)?;
             let number = value.to_string().parse().ok().filter(|number| (least..=most).contains(number));
             if number.is_none() {
-                let expected = format!("a number of {least} to {most}");
+                let expected = format!("a number from {least} to {most}");
                 self.diagnostics().push(Diagnostic::error(path.field(name), "invalid value", value, &expected));
             }
             number

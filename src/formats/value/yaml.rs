@@ -198,7 +198,7 @@ impl Composer {
                             return Err(Diagnostic::error(path(at.start), "not in JSON", text, expected));
                         }
                         Some(Value::Null) if self.takes_key() => {
-                            let expected = "a text as the key of a mapping";
+                            let expected = "a string as the key of a mapping";
                             return Err(Diagnostic::error(path(at.start), "invalid key", text, expected));
                         }
                         // A boolean or a number becomes the string that JSON has for it.
@@ -287,7 +287,7 @@ impl Composer {
                 }
                 (None, Value::String(text)) => *key = Some((text, at.start)),
                 (None, other) => {
-                    let expected = "a text as the key of a mapping";
+                    let expected = "a string as the key of a mapping";
                     return Err(Diagnostic::error(path(at.start), "invalid key", other, expected));
                 }
                 (Some((key, here)), value) if key == MERGE => {
@@ -350,7 +350,7 @@ fn check_merge(value: &Value, own: &BTreeMap<String, usize>, path: String) -> Re
             return Err(Diagnostic::error(path, "invalid merge", mapping, "a mapping, or a list of mappings"));
         };
         if let Some((key, _)) = members.iter().find(|(key, _)| own.contains_key(key)) {
-            let expected = "<< before the keys that replace merged ones";
+            let expected = "<< first: kubectl lets a merged key replace a key that stands before <<";
             return Err(Diagnostic::error(path, "key before the merge", key, expected));
         }
     }
@@ -547,7 +547,7 @@ mod tests {
     fn a_key_that_is_a_collection_is_rejected() {
         assert_eq!(
             refusal("? [a, b]\n: c\n"),
-            r#"line 1 column 8: invalid key "an array", expected a text as the key of a mapping"#
+            r#"line 1 column 8: invalid key "an array", expected a string as the key of a mapping"#
         );
     }
 

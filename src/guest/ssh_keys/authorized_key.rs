@@ -238,7 +238,7 @@ impl AuthorizedKeyError {
     fn text(self) -> (&'static str, &'static str) {
         match self {
             Self::TooLong => ("line too long", "at most 16384 bytes"),
-            Self::ControlCharacter => ("control character", "text without any"),
+            Self::ControlCharacter => ("control character", "a line without control characters"),
             Self::Options => ("invalid options", "name or name=\"value\", between commas, before the kind of key"),
             Self::Kind => (
                 "no known kind of key",
@@ -409,7 +409,7 @@ mod tests {
                 r#"invalid options "no,,pty ssh-ed25…""#,
                 r#"name or name="value", between commas, before the kind of key"#,
             ),
-            (5, r#"control character "ssh-dss A\u{7} me""#, "text without any"),
+            (5, r#"control character "ssh-dss A\u{7} me""#, "a line without control characters"),
         ]
         .map(|(line, problem, expected)| format!("public_keys[1] line {line}: {problem}, expected {expected}"));
         let keys = vec![format!("{ED25519} a"), format!("{ED25519} b")];

@@ -79,7 +79,7 @@ impl fmt::Display for SearchError {
                 write!(
                     f,
                     "{device}: config drive of another machine, uuid {uuid:?}, expected {own}; \
-                     --any-drive or glowplug.any-drive takes it"
+                     use the drive with --any-drive or glowplug.any-drive"
                 )
             }
             Self::Ambiguous { devices } => {

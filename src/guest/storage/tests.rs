@@ -439,7 +439,7 @@ fn the_drive_of_another_machine_is_an_error() {
     machine.device("vdb", config_2(OTHER, "{}"));
     let expected = format!(
         "/dev/vdb: config drive of another machine, uuid {OTHER:?}, expected {OWN}; \
-         --any-drive or glowplug.any-drive takes it"
+         use the drive with --any-drive or glowplug.any-drive"
     );
     assert_eq!(machine.error(), expected);
     assert_eq!(machine.lines(), [""; 0]);
@@ -494,7 +494,7 @@ fn another_uuid_is_an_error_if_the_machine_has_a_random_uuid_and_a_serial_number
     machine.device("vdb", config_2(OTHER, "{}"));
     let expected = format!(
         "/dev/vdb: config drive of another machine, uuid {OTHER:?}, expected {RANDOM}; \
-         --any-drive or glowplug.any-drive takes it"
+         use the drive with --any-drive or glowplug.any-drive"
     );
     assert_eq!(machine.error(), expected);
 }

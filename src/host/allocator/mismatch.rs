@@ -92,7 +92,7 @@ impl fmt::Display for Mismatch {
             Problem::Ambiguous(networks) => {
                 write!(f, "is on one of the networks {}: reserved on each of them", networks.join(", "))
             }
-            Problem::OtherAddress(held) => write!(f, "is not what it holds, which is {held}"),
+            Problem::OtherAddress(held) => write!(f, "differs from the address that the interface holds, {held}"),
             Problem::OtherNetwork(network) => write!(f, "is held on another network, {network}"),
             Problem::OutOfPool(pool) => write!(f, "is not in pool {pool:?}"),
             Problem::Reserved(pool, why) => {

@@ -294,7 +294,7 @@ fn a_rebuild_adds_records_that_fit_and_the_address_of_a_mismatch_is_not_allocate
         mismatches,
         [
             "KubevirtMachine n/c: 10.0.0.1 of eth0 of n/c (1) is also of eth0 of n/a (1)",
-            "KubevirtMachine n/a: 10.0.0.3 of eth0 of n/a (1) is not what it holds, which is 10.0.0.1",
+            "KubevirtMachine n/a: 10.0.0.3 of eth0 of n/a (1) differs from the address that the interface holds, 10.0.0.1",
             "KubevirtMachine n/d: 10.0.0.4 of eth9 of n/d (1) belongs to no pool",
             r#"KubevirtMachine n/f: 10.0.0.6 of eth0 of n/f (1) is reserved in pool "n/one" (gateway)"#,
         ]

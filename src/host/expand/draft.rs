@@ -65,14 +65,19 @@ impl Draft {
         let links = self.array("links")?;
         let mut found = links.iter().enumerate().filter(|(_, link)| is_it(link)).map(|(index, _)| index);
         let (first, second) = (found.next(), found.next());
-        let expected = "one link whose id or name it is";
+        let expected = "one link with this id or name";
         let Some(index) = first else {
             self.diagnostics.push(Diagnostic::error("links", "no link for the interface", interface, expected));
             return None;
         };
         if let Some(second) = second {
-            let problem = format!("second link for the interface, after links[{index}],");
-            self.diagnostics.push(Diagnostic::error(LINKS.index(second), &problem, interface, expected));
+            let expected = format!("{expected}: links[{index}] has it already");
+            self.diagnostics.push(Diagnostic::error(
+                LINKS.index(second),
+                "second link of the interface",
+                interface,
+                &expected,
+            ));
             return None;
         }
         let Some(Value::Object(link)) = links.get_mut(index) else { return None };

@@ -351,9 +351,10 @@ fn the_prefix_length_of_a_template_comes_from_its_netmask() {
     assert_eq!(prefixes(json!([])), Ok([None, None]));
     let both = json!([entry("ipv6", "ffff:ffff::"), entry("ipv4", "255.255.254.0"), entry("ipv4_dhcp", "255.0.0.0")]);
     assert_eq!(prefixes(both), Ok([Some(23), Some(32)]));
-    let broken = r#"networks[0].netmask: invalid netmask "255.0.255.0", expected a mask without holes or a length"#;
+    let broken =
+        r#"networks[0].netmask: invalid netmask "255.0.255.0", expected a netmask without holes, or a prefix length"#;
     assert_eq!(prefixes(json!([entry("ipv4", "255.0.255.0")])), Err(broken.to_owned()));
-    let none = r#"links: no link for the interface "eno101", expected one link whose id or name it is"#;
+    let none = r#"links: no link for the interface "eno101", expected one link with this id or name"#;
     assert_eq!(facts(&json!({})), Err(none.to_owned()));
 }
 
@@ -428,9 +429,9 @@ fn network(kind: &str, more: Json) -> Json {
 
 refuses! {
     a_template_without_the_interface: json!({"links": [{"id": "eno102", "type": "phy"}]}), BOTH
-        => r#"links: no link for the interface "eno101", expected one link whose id or name it is"#;
+        => r#"links: no link for the interface "eno101", expected one link with this id or name"#;
     a_template_with_two_links_for_the_interface: json!({"links": [nic(), {"id": "a", "name": "eno101", "type": "phy"}]}), BOTH
-        => r#"links[1]: second link for the interface, after links[0], "eno101", expected one link whose id or name it is"#;
+        => r#"links[1]: second link of the interface "eno101", expected one link with this id or name: links[0] has it already"#;
     links_that_are_no_list: json!({"links": "eno101"}), BOTH
         => r#"links: invalid list "eno101", expected an array"#;
     services_that_are_no_list: json!({"links": [nic()], "services": "8.8.8.8"}), BOTH

@@ -73,7 +73,7 @@ impl Pool {
     /// assert_eq!(Pool::new(&specs[0], &TemplateFacts::default(), &mut diagnostics), None);
     /// assert_eq!(
     ///     diagnostics.kept()[0].to_string(),
-    ///     "addresses[0]: host bits are set \"10.0.0.5/24\", expected no bits behind the length: \
+    ///     "addresses[0]: host bits are set \"10.0.0.5/24\", expected no bits after the prefix length: \
     ///      did you mean 10.0.0.0/24 or 10.0.0.5/32"
     /// );
     /// ```

@@ -342,7 +342,7 @@ mod tests {
         };
         let refused = |line: &str| (false, vec![line.to_owned()]);
         assert_eq!(verdict_on("[]"), refused(r#"template: invalid document "an array", expected an object"#));
-        let missing = r#"template.links: no link for the interface "eno101", expected one link whose id or name it is"#;
+        let missing = r#"template.links: no link for the interface "eno101", expected one link with this id or name"#;
         assert_eq!(verdict_on("{}"), refused(missing));
         let unreadable = "template line 1 column 10: not readable as JSON \"EOF while parsing a value\", expected a JSON or YAML document";
         assert_eq!(verdict_on("{\"links\": "), refused(unreadable));
@@ -351,7 +351,7 @@ mod tests {
             "networks": [{"link": "eno101", "type": "ipv4", "netmask": "255.0.255.0"}],
         });
         let invalid =
-            r#"template.networks[0].netmask: invalid netmask "255.0.255.0", expected a mask without holes or a length"#;
+            r#"template.networks[0].netmask: invalid netmask "255.0.255.0", expected a netmask without holes, or a prefix length"#;
         assert_eq!(verdict_on(&netmask.to_string()), refused(invalid));
     }
 

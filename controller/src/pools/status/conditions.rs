@@ -27,7 +27,7 @@ const NAMESPACES_LISTED: &str = "NamespacesListed";
 
 /// Message for a pool that selects by the labels of Namespaces, while the controller does not know these labels.
 pub(super) const NAMESPACES_UNKNOWN: &str =
-    "The controller may not list and watch Namespaces, so the pool selects no machine and allocates nothing";
+    "The controller has no right to list and watch Namespaces, so the pool selects no machine and allocates nothing";
 
 /// Types of the conditions that only some pools have.
 pub(super) const OF_SOME: [&str; 4] = [NODE_POOL_FOUND, NAMESPACES_LISTED, SCHEMA_VIOLATED, UNREADABLE_LEASES];

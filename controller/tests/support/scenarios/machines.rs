@@ -341,7 +341,7 @@ pub async fn a_machine_that_does_not_get_its_requested_address_has_an_event(clus
     let interface = interface.as_str().unwrap();
     request(json!({"eno101": ["10.0.0.9"]})).await;
     let expected = format!(
-        "annotation network.kubevirt.io/addresses: no interface \"eno101\", expected KubeVirt's name of it: {interface}"
+        "annotation network.kubevirt.io/addresses: no interface \"eno101\", expected KubeVirt's name of an interface: {interface}"
     );
     assert_eq!(hosted.until_event("workers-0", "AddressRequestIgnored").await, expected);
     request(json!({interface: ["10.0.0.9"]})).await;

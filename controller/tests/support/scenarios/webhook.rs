@@ -175,7 +175,7 @@ pub async fn the_refusal_of_an_invalid_pool_lists_every_error(cluster: &Cluster)
     wrong.nameservers = vec!["y".to_owned()];
     wrong.node_pool_ref = Some(NodePoolRef { name: "w".to_owned() });
     wrong.machine_selector = Some(Default::default());
-    let expected = "addresses[0]: host bits are set \"10.0.0.5/24\", expected no bits behind the length: \
+    let expected = "addresses[0]: host bits are set \"10.0.0.5/24\", expected no bits after the prefix length: \
                     did you mean 10.0.0.0/24 or 10.0.0.5/32\n\
                     addresses[1]: invalid address \"x\", expected an address, a CIDR or a range, \
              such as 10.0.0.5, 10.0.0.0/24 or 10.0.0.5-10.0.0.9\n\

@@ -33,7 +33,9 @@ impl fmt::Display for Refusal {
             }
             Self::Claim(error) => error.fmt(f),
             Self::NodePool(error) => f.write_str(error),
-            Self::OtherNodePool(name) => write!(f, "the machine is of NodePool {name}, whose pool is not among these"),
+            Self::OtherNodePool(name) => {
+                write!(f, "the machine is of NodePool {name}, and no given pool belongs to it")
+            }
             Self::AnotherNodePool(own, given) => {
                 write!(f, "the machine is of NodePool {own} by its annotation, expected {given} as in --node-pool")
             }

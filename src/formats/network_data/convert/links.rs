@@ -249,7 +249,7 @@ impl<'d> Converter<'d, '_> {
         if ports.is_empty() {
             let path = path.field("bond_links");
             let diagnostic =
-                Diagnostic::without_value(Severity::Error, path, "bond without a port", "the ids of its links");
+                Diagnostic::without_value(Severity::Error, path, "bond without a member", "the ids of its links");
             self.diagnostics.push(diagnostic);
         }
         let options = self.bond_options(&path, link, &ports);

@@ -116,7 +116,7 @@ impl Converter<'_, '_> {
         match self.bond_of[link.0] {
             Some(bond) => {
                 let expected = format!("the link of its bond, {}", self.links[bond.0].path);
-                Err(("network on a bond's port", expected))
+                Err(("network on a bond member", expected))
             }
             None => Ok(link),
         }

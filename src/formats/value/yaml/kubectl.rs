@@ -137,7 +137,7 @@ mod tests {
         }
         let repeated = r#"line 2 column 1: repeated key "true", expected each key of a mapping once"#.to_owned();
         assert_eq!(read("y: 1\non: 1\n"), Err(repeated));
-        let null = r#"line 1 column 1: invalid key "~", expected a text as the key of a mapping"#.to_owned();
+        let null = r#"line 1 column 1: invalid key "~", expected a string as the key of a mapping"#.to_owned();
         assert_eq!(read("~: 1\n"), Err(null));
     }
 
@@ -165,7 +165,7 @@ mod tests {
         assert_eq!(of("<<: *x, c: 3, e: 4"), Ok(r#"{"a":{"b":1,"c":2},"d":{"b":1,"c":3,"e":4}}"#.to_owned()));
         assert_eq!(of("e: 4, <<: *x"), Ok(r#"{"a":{"b":1,"c":2},"d":{"b":1,"c":2,"e":4}}"#.to_owned()));
         let refused = |column: usize, line: &str| Err(format!("line 2 column {column}: {line}"));
-        let own = "key before the merge \"c\", expected << before the keys that replace merged ones";
+        let own = "key before the merge \"c\", expected << first: kubectl lets a merged key replace a key that stands before <<";
         assert_eq!(of("c: 3, <<: *x"), refused(11, own));
         assert_eq!(of("<<: 5"), refused(5, "invalid merge \"5\", expected a mapping, or a list of mappings"));
         assert_eq!(of("'<<': *x"), refused(5, "invalid key \"<<\", expected << without quotes"));

@@ -146,7 +146,7 @@ rejects! {
          {to: 'fd09::/48', via: 'fd00::1'}, {to: default, via: 10.0.0.1}, {to: 10.8.0.0/16, via: 10.1.0.254}, \
          {to: 10.7.0.0/16, via: 10.0.0.9}, {to: 10.7.0.0/16, via: 10.0.0.8}, {to: 10.6.0.0/16, via: 10.0.0.255}]", NONE
         => ["mtu: invalid MTU \"67\", expected 68 to 65535 bytes",
-            "routes[0].to: host bits are set \"10.9.0.1/16\", expected no bits behind the length: \
+            "routes[0].to: host bits are set \"10.9.0.1/16\", expected no bits after the prefix length: \
              did you mean 10.9.0.0/16 or 10.9.0.1/32",
             r#"routes[1].to: no destination "10.9.0.0-10.9.0.9", expected a CIDR or one address"#,
             r#"routes[1].via: invalid address "x", expected an IPv4 or IPv6 address"#,
@@ -270,7 +270,7 @@ rejects! {
         "addresses: [10.0.0.9-10.0.0.5, 10.0.0.5/24], excludedAddresses: [x], gateway: [1.2.3], nameservers: [y], \
          interface: 'a b', allocateReservedIPAddresses: 1", NONE
         => ["addresses[0]: reversed range \"10.0.0.9-10.0.0.5\", expected 10.0.0.5-10.0.0.9",
-            "addresses[1]: host bits are set \"10.0.0.5/24\", expected no bits behind the length: \
+            "addresses[1]: host bits are set \"10.0.0.5/24\", expected no bits after the prefix length: \
              did you mean 10.0.0.0/24 or 10.0.0.5/32",
             r#"allocateReservedIPAddresses: invalid value "1", expected true or false"#,
             "excludedAddresses[0]: invalid address \"x\", expected an address, a CIDR or a range, \
