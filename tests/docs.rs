@@ -159,6 +159,7 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
             "kubectl get namespaces -l ipam.glowplug.dev/mac-pools",
             "kubectl delete -k controller/config/prometheus",
             "kubectl delete rolebinding prometheus-finds-glowplug -n ipam-glowplug-system",
+            "kubectl get staticippools,globalstaticippools -A",
             "kubectl delete -k install",
             "kubectl scale deployment glowplug-controller-manager -n ipam-glowplug-system --replicas=0",
             "kubectl wait --for=delete pods -l control-plane=glowplug-controller-manager -n ipam-glowplug-system",
