@@ -54,6 +54,7 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
     (
         "docs/changes.md",
         &[
+            "kubectl get staticippool workers -n clusters -o jsonpath='{.spec.excludedAddresses}'",
             "kubectl patch staticippool workers -n clusters --type merge -p '{\"spec\":{\"excludedAddresses\":[\"192.168.1.1\",\"192.168.1.2\"]}}'",
             "kubectl get staticipleases | grep -w -e NETWORK -e 192.168.1.2",
             "kubectl get vm,vmi,kubevirtmachines -A -o yaml | grep -wF 192.168.1.2",
