@@ -64,7 +64,7 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
             "kubectl patch staticippool workers -n clusters --type merge -p '{\"spec\":{\"machineNetwork\":[{\"cidr\":\"192.168.0.0/23\"}],\"addresses\":[\"192.168.1.10-192.168.1.50\",\"192.168.0.10-192.168.0.250\"]}}'",
             "kubectl get staticippools -n clusters -o wide",
             "kubectl get staticippool workers -n clusters -o yaml > earlier.yaml",
-            "kubectl patch staticippool workers -n clusters --type merge -p '{\"spec\":{\"addresses\":[\"192.168.1.50\"],\"preAllocations\":null}}'",
+            "kubectl patch staticippool workers -n clusters --type merge -p '{\"spec\":{\"addresses\":[\"192.168.1.250\"],\"preAllocations\":null}}'",
             "kubectl delete staticippool workers -n clusters --wait=false",
             "kubectl apply -f nodes.yaml",
             "kubectl patch staticippool spare -n clusters --type merge -p '{\"spec\":{\"nodePoolRef\":{\"name\":\"workers\"}}}'",
