@@ -47,8 +47,11 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
             "kubectl scale deployment virt-operator -n kubevirt --replicas=0",
             "kubectl scale deployment virt-controller -n kubevirt --replicas=0",
             "kubectl wait --for=delete pods -n kubevirt -l 'kubevirt.io in (virt-operator,virt-controller)' --timeout=5m",
+            "kubectl scale replicasets --all -n ipam-glowplug-system --replicas=0",
+            "kubectl scale replicasets --all -n kubevirt --replicas=0",
             "kubectl delete pods -n ipam-glowplug-system --all --force",
             "kubectl delete pods -n kubevirt -l 'kubevirt.io in (virt-operator,virt-controller)' --force",
+            "kubectl label crd staticippools.ipam.glowplug.dev globalstaticippools.ipam.glowplug.dev clusterctl.cluster.x-k8s.io=",
         ],
     ),
     (
