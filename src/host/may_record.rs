@@ -73,7 +73,8 @@ pub enum Standing {
     Offered,
     /// The network has a pool that serves the namespace of the claimant, but no pool offers the address, or no longer
     /// offers it: a pool excludes the address, or no pool has the address. The standing is the same if the pool with
-    /// the address no longer serves the namespace, but machines of the namespace hold addresses of the pool.
+    /// the address no longer serves the namespace, but machines of the namespace hold addresses of the pool, or the
+    /// pool is in the namespace and serves no machine.
     Excluded,
     /// The network reserves the address: it is a gateway, a name server, an end of a subnet, or it is in a template or kept
     /// for another machine.

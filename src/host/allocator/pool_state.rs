@@ -67,11 +67,15 @@ impl PoolState {
                 && self.pre_allocated(machine, Family::of(address)) == Some(address)
     }
 
-    /// Whether machines in the namespace of a machine hold addresses of the pool. If the pool no longer serves the
-    /// namespace, these machines still run, and the records of the namespace count as before.
-    pub(super) fn is_held_in(&self, machine: &Machine) -> bool {
-        let holds = |family| self.held.contains_key(&(family, machine.served_in().to_owned()));
-        !machine.kind.is_claim() && [Family::Ipv4, Family::Ipv6].into_iter().any(holds)
+    /// Whether machines in the namespace of a machine may use addresses that they got before the pool ceased to serve the
+    /// namespace. This is so if they hold addresses of the pool. After a loss of leases, nothing shows this, so records
+    /// also count in a pool of their own namespace that serves no machine.
+    pub(super) fn may_have_served(&self, machine: &Machine) -> bool {
+        let namespace = machine.served_in();
+        let holds = |family| self.held.contains_key(&(family, namespace.to_owned()));
+        let is_of_namespace = self.pool.name.split_once('/').is_some_and(|(of, _)| of == namespace);
+        let may_have_left = is_of_namespace && !self.pool.serves_machines();
+        !machine.kind.is_claim() && (may_have_left || [Family::Ipv4, Family::Ipv6].into_iter().any(holds))
     }
 
     /// The lowest free address of a family, from the first subnet with a free address.

@@ -37,7 +37,7 @@ impl Allocator {
             true => state.pools().next().is_some(),
             false => state.serves(machine),
         };
-        let has_left = own.is_empty() && having.iter().any(|state| state.is_held_in(machine));
+        let has_left = own.is_empty() && having.iter().any(|state| state.may_have_served(machine));
         if own.is_empty() && !has_left && (!having.is_empty() || !is_served()) {
             return Standing::Foreign;
         }

@@ -184,8 +184,7 @@ impl MachinePool {
             selected: None,
         };
         match self.members() {
-            // Machines of the namespace may have addresses of an earlier specification, so their records count. A GlobalStaticIPPool has no namespace.
-            Members::None => of(if self.id.namespace.is_some() { own() } else { none() }, own()),
+            Members::None => of(none(), own()),
             Members::Namespace(namespace, _) => of(Namespaces::only([namespace]), own()),
             Members::Namespaces(selector, _) => {
                 let selected = namespaces.map(|namespaces| names_of(selector, namespaces));

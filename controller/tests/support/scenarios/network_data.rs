@@ -28,7 +28,7 @@ use tokio::task::JoinHandle;
 
 use crate::support::Cluster;
 use crate::support::apply::{apply, apply_server_side};
-use crate::support::controller::{merge, until};
+use crate::support::controller::{Site, merge, until};
 use crate::support::hosted::copies::{clone_machine, restore};
 use crate::support::hosted::definitions::{INSTANCE, VIRTUAL_MACHINE};
 use crate::support::hosted::kubevirt::FINALIZER;
@@ -952,10 +952,17 @@ pub async fn the_records_of_machines_count_in_a_pool_of_their_namespace_without_
     };
     select(Value::Null).await;
     place.installed.lead().await;
-    place.until_held(1).await;
-    assert_eq!(place.held().await, held([("10.0.0.8", "w")]));
+    // The record of the machine reserves the address, without a lease.
+    let site = Site::of(cluster, &place.namespace, "v1beta2");
+    site.claim("c", &json!({"spec": {"poolRef": {"name": "p"}}})).await;
+    assert_eq!(site.address_of("c").await, "10.0.0.9");
+    assert_eq!(place.held().await, held([("10.0.0.9", "c")]));
     select(json!({"matchLabels": {(POOL_LABEL): "p"}})).await;
+    place.until_held(2).await;
+    assert_eq!(place.held().await, held([("10.0.0.8", "w"), ("10.0.0.9", "c")]));
     assert_eq!(place.restart("w").await.network_data_secret.unwrap().0, first);
+    site.claims.delete("c", &DeleteParams::default()).await.unwrap();
+    place.until_held(1).await;
     place.end([row("w", &first, "10.0.0.8")]).await;
 }
 

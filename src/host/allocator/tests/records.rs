@@ -65,6 +65,20 @@ fn set_reports(allocator: &mut Allocator, reports: &[Reservation], now: u64) -> 
 }
 
 #[test]
+fn a_record_reserves_its_address_in_a_pool_of_its_namespace_that_serves_no_machine() {
+    let none = Namespaces::only([""; 0]);
+    let pool = of_namespace("one", "n", "addresses: [10.0.0.0/27]");
+    let mut allocator = allocator([pool.with_namespaces(none, Namespaces::only(["n"]))], []);
+    let mut foreign = record("b", "10.0.0.6");
+    foreign.claimant.machine.namespace = "m".to_owned();
+    let ignored = "KubevirtMachine n/b: 10.0.0.6 of eth0 of m/b (1) is ignored: no pool that serves the namespace has the address";
+    let mismatches = ["KubevirtMachine n/a: 10.0.0.5 of eth0 of n/a (1) belongs to no pool", ignored];
+    let mismatches = mismatches.map(str::to_owned).to_vec();
+    assert_eq!(adopt(&mut allocator, &[record("a", "10.0.0.5"), foreign]), (0, 0, mismatches));
+    assert_eq!(conflicts(&allocator), [row("10.0.0.5", "a", "Mismatch")]);
+}
+
+#[test]
 fn the_effect_of_a_record_follows_the_table_of_may_record() {
     let one = of_namespace(
         "one",
