@@ -195,8 +195,9 @@ async fn the_errors_of_the_plugin_name_the_files_and_objects_that_it_cannot_find
         let error = format!("{pool}: no pool of the cluster, {named}");
         assert_eq!(plugin.run(&["adopt", "--pool", pool]).await, failed(&error));
     }
-    let both = "error: the argument '--file <FILE|->' cannot be used with '--pool <[NAMESPACE/]NAME>'";
-    let none = "error: the following required arguments were not provided: <--file <FILE|->|--pool <[NAMESPACE/]NAME>>";
+    let both = "error: the argument '--file <FILE|FOLDER|->' cannot be used with '--pool <[NAMESPACE/]NAME>'";
+    let none =
+        "error: the following required arguments were not provided: <--file <FILE|FOLDER|->|--pool <[NAMESPACE/]NAME>>";
     for (command, line) in [(&["adopt"][..], none), (&["adopt", "--file", missing, "--pool", "n/p"], both)] {
         let (status, output, errors) = plugin.run(command).await;
         let text = errors.split("\n\n").next().unwrap().split_whitespace().collect::<Vec<_>>().join(" ");
@@ -471,6 +472,7 @@ async fn the_page_about_existing_machines_shows_the_output_of_the_plugin() {
     // The page shows paths that are relative to the repository.
     let paths = plugin.command_line(&["adopt", "--file", POOL]);
     let printed = printed.map(|it| it.replace(&paths, "kubectl glowplug adopt --file fixtures/existing/pool.yaml"));
+    let printed = printed.map(|it| it.replace(&plugin.kubectl(), "kubectl"));
     let mut printed: Vec<String> = printed.map(|it| it.replace(POOL, "fixtures/existing/pool.yaml")).collect();
     printed.retain(|output| !page.contains(&format!("```text\n{output}```\n")));
     assert!(printed.is_empty(), "{}", printed.join("=====\n"));
