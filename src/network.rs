@@ -596,7 +596,7 @@ impl fmt::Display for Contradiction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoSuchLink(at) => write!(f, "link {} refers to a link that does not exist", at.0),
-            Self::Loop(at) => write!(f, "link {} consists of itself", at.0),
+            Self::Loop(at) => write!(f, "link {} consists of itself, or of a link that does", at.0),
             Self::PortIsNoNic(at) => write!(f, "link {} is a bond member and not a NIC", at.0),
             Self::PortIsBridge(at) => write!(f, "link {} is a bridge port and a bridge", at.0),
             Self::PortTwice(at) => write!(f, "link {} is listed twice as a bond member or bridge port", at.0),

@@ -142,8 +142,7 @@ async fn without_the_right_to_list_namespaces_leases_are_kept_and_the_pool_and_t
     });
     let mut program = Program::start(cluster.config(), folder.path(), "");
     program.until("has no right to list and watch Namespaces: pools with namespaceSelector allocate nothing").await;
-    let unknown =
-        "The controller has no right to list and watch Namespaces, so the pool selects no machine and allocates nothing";
+    let unknown = "The controller has no right to list and watch Namespaces, so the pool selects no machine and allocates nothing";
     assert_eq!(shared.until_condition("NamespacesListed", "False").await, ["Forbidden", unknown]);
     assert_eq!(shared.until_condition("Ready", "False").await, ["NamespacesUnknown", unknown]);
     // Meanwhile, claims on another pool are served. So the leader has also had the time to process the new machine.

@@ -229,7 +229,9 @@ impl SelectionCache {
         loop {
             let may = discover(WHAT, &may_list).await;
             if !may {
-                tracing::warn!("has no right to list and watch Namespaces: pools with namespaceSelector allocate nothing");
+                tracing::warn!(
+                    "has no right to list and watch Namespaces: pools with namespaceSelector allocate nothing"
+                );
             }
             self.begin_namespaces(may);
             tokio::select! {

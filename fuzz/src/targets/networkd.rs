@@ -18,7 +18,7 @@ const SECTIONS: [&str; 12] = [
     "DHCPv4",
     "DHCPv6",
     "IPv6AcceptRA",
-    "Address",
+    "RoutingPolicyRule",
 ];
 
 /// The sections of a file with their lines, in order.

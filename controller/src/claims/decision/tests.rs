@@ -456,7 +456,8 @@ fn an_ipaddress_with_an_invalid_prefix_length_has_an_unknown_prefix_length() {
 
 #[test]
 fn an_ipaddress_that_contradicts_the_ledger_is_reported_and_stays() {
-    let contradiction = "IPAddress n/c: 10.0.0.9 of eno101 of n/c (u1) differs from the address that the interface holds, 10.0.0.8";
+    let contradiction =
+        "IPAddress n/c: 10.0.0.9 of eno101 of n/c (u1) differs from the address that the interface holds, 10.0.0.8";
     let mut view = View { address: address(&json!({"spec": {"address": "10.0.0.9"}})), ..served() };
     assert!(matches!(next(&view), Step::Adopt(..)));
     view.problem = Some(Problem::Mismatch(contradiction.to_owned(), Vec::new()));
