@@ -56,10 +56,11 @@ guest:
 endif
 
 # A static program for another architecture needs a compiler for the C code of its crates. The linker of the toolchain
-# is enough. The C code of ring needs no C library; the C code of SQLite needs the headers of musl.
+# is enough. The C code of ring needs no C library; the C code of SQLite and of jemalloc needs the headers of musl. The
+# controller has jemalloc only on x86_64.
 ARCHITECTURE := $(firstword $(subst -, ,$(TARGET)))
 MUSL_CC := $(if $(filter $(shell uname -m),$(ARCHITECTURE)),musl-gcc,$(ARCHITECTURE)-linux-musl-gcc)
-PLAIN_CC := $(if $(filter $(shell uname -m),$(ARCHITECTURE)),cc,$(ARCHITECTURE)-linux-gnu-gcc)
+CONTROLLER_CC := $(if $(filter $(shell uname -m),$(ARCHITECTURE)),musl-gcc,$(ARCHITECTURE)-linux-gnu-gcc)
 ifneq ($(ARCHITECTURE),$(shell uname -m))
 export CARGO_TARGET_$(shell echo '$(subst -,_,$(TARGET))' | tr a-z A-Z)_LINKER := rust-lld
 endif
@@ -328,7 +329,7 @@ IMAGES := $(TARGET_DIR)/image
 PATHS := --remap-path-prefix=$(CURDIR)=/src --remap-path-prefix=$(or $(CARGO_HOME),$(HOME)/.cargo)=/cargo
 static-controller: export RUSTFLAGS := $(PATHS)
 static-controller: target
-	CC_$(subst -,_,$(TARGET))=$(PLAIN_CC) CARGO_PROFILE_RELEASE_STRIP=true \
+	CC_$(subst -,_,$(TARGET))=$(CONTROLLER_CC) CARGO_PROFILE_RELEASE_STRIP=true \
 	    $(CARGO) build --locked --release $(CONTROLLER) --target $(TARGET) --target-dir $(IMAGES)
 
 # The image of the controller, as an OCI archive for podman and skopeo. Its files have the time of the commit. The archive has an

@@ -10,6 +10,11 @@ use glowplug_controller::program::run;
 use glowplug_controller::program::run::Options;
 use tracing_subscriber::EnvFilter;
 
+/// The allocator of the static program, see `Cargo.toml`.
+#[cfg(all(target_env = "musl", target_arch = "x86_64"))]
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 /// Allocate the first-boot addresses of machines on Kubernetes.
 #[derive(Debug, Parser)]
 #[command(name = "glowplug-controller", version)]
