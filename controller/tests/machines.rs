@@ -903,7 +903,8 @@ async fn a_new_leader_reads_only_the_secret_of_a_machine_whose_records_are_incom
     let cluster = Cluster::of(&server).await;
     let hosted = hosted(&cluster, &["10.0.0.8/29"]).await;
     settled(&cluster, &hosted).await;
-    // The machine that a new leader compares last has lost an annotation.
+    // `x` has lost an annotation. Its name sorts last, so when a new leader has restored the annotation, the leader has
+    // begun the passes of all other machines, too.
     let network = "ipam.glowplug.dev/network-eno101";
     merge(&hosted.vms, "x", &json!({"metadata": {"annotations": {(network): null}}})).await;
     let secret = hosted.secret_name("x").await;

@@ -238,12 +238,13 @@ impl Check<'_> {
         let spec = self.spec;
         if spec.is_global {
             if !spec.network.is_empty() && spec.network != Pool::DEFAULT_NETWORK && !spec.network.contains('/') {
-                self.error("network", "no namespace", &spec.network, "namespace/name or default");
+                self.error("network", "name without a namespace", &spec.network, "namespace/name or default");
             }
             // Users of any namespace can create a claim with any name, so each entry must name its namespace.
             for (name, _) in spec.pre_allocations.iter().filter(|(name, _)| !name.contains('/')) {
                 let list = self.path.field("preAllocations");
-                let diagnostic = Diagnostic::error(list.field(name), "no namespace", name, "namespace/name");
+                let diagnostic =
+                    Diagnostic::error(list.field(name), "name without a namespace", name, "namespace/name");
                 self.diagnostics.push(diagnostic);
             }
         }
@@ -434,10 +435,10 @@ mod tests {
                 "spec.addressesFrom: not of a GlobalStaticIPPool \"{ipamClaim: {}}\", expected a StaticIPPool",
                 "spec.machineSelector: alone in a GlobalStaticIPPool \"{}\", expected namespaceSelector with it: users \
                  choose the labels of their machines",
-                "spec.network: no namespace \"a\", expected namespace/name or default",
+                "spec.network: name without a namespace \"a\", expected namespace/name or default",
                 "spec.nodePoolRef: not of a GlobalStaticIPPool \"{name: w}\", expected nodePoolRefs, each with its namespace",
                 "spec.preAllocations: not allowed, expected none, because another program chooses the addresses of the pool",
-                "spec.preAllocations.db: no namespace \"db\", expected namespace/name",
+                "spec.preAllocations.db: name without a namespace \"db\", expected namespace/name",
             ]
         );
     }

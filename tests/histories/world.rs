@@ -1178,7 +1178,8 @@ impl World {
         if let Some(named) = named.filter(|spec| spec.interface == printed.interface) {
             return fits(named);
         }
-        // A record that the ledger once attributed to another network by its address stays on that network.
+        // The ledger may have derived another network from the address of this record. Then a lease of the machine has
+        // the address in that network, and the record stays there.
         let is_elsewhere = self.seen.leases.iter().any(|((network, address), held)| {
             *network != printed.network
                 && *address == printed.address

@@ -653,8 +653,9 @@ impl Model {
         Err(ClaimError::Exhausted { interface: claimant.interface, pool, family, overflow: pools.collect() })
     }
 
-    /// Sets the prefix length of this pool on each held address of the pool. An address that the pool of its lease does
-    /// not have follows this pool only if no other pool that serves the machine has the address.
+    /// Gives held addresses the prefix length of this pool: the addresses whose lease names the pool and that the pool
+    /// still has. If the pool that a lease names no longer has the address, the address also gets this prefix length,
+    /// provided that only this pool has the address and serves its machine.
     fn follow_prefix(&mut self, pool: usize) {
         let mut held = std::mem::take(&mut self.held);
         for (address, (by, of, prefix)) in &mut held {

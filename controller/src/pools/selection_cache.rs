@@ -27,10 +27,11 @@ use crate::pools::selection::{KnownPool, MachinePool, NamespaceLabels, Selection
 /// Interval between checks whether the API server serves NodePools.
 const DISCOVERY: Duration = Duration::from_secs(60);
 
-/// The pools, the NodePools and the labels of Namespaces, kept up to date by watches. Each pool is checked once.
+/// The pools, the NodePools and the labels of Namespaces, kept up to date by watches. Each version of a pool is checked only one
+/// time.
 ///
-/// Every replica has a cache. The webhooks use the selection at once. In a leader, the registry gets the pools first,
-/// and every other part works with [`OpenPools`](crate::pools::selection::OpenPools).
+/// Every replica has a cache. The webhooks use each new selection immediately. The other parts of a leader use a new
+/// selection only after the registry has taken its pools: they read [`OpenPools`](crate::pools::selection::OpenPools).
 pub struct SelectionCache {
     client: Client,
     scope: Scope,

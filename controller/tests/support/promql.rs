@@ -80,8 +80,8 @@ impl Expr {
         }
     }
 
-    /// Returns the labels that an expression names outside of its selectors. With each label, returns the selectors to
-    /// whose series the label applies.
+    /// Returns each label in a `by (…)` or `on (…)` of an expression, with the selectors of the series that must have
+    /// this label.
     pub fn labels(&self) -> Vec<(&String, Vec<&Selector>)> {
         match self {
             Self::Number(_) | Self::Selector(_) => Vec::new(),

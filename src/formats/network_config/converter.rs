@@ -278,7 +278,7 @@ impl<'d, 'f> Converter<'d, 'f> {
         Some(at)
     }
 
-    /// Removes and reports addresses on bond members and bridge ports. Then reports unknown members of every device: as
+    /// Removes and reports addresses on bond members and bridge ports. Then reports the unknown keys of each device: as
     /// warnings if the device has addresses or is part of another device, else as errors.
     fn look_at_ports(&mut self, entries: &[Entry<'_>]) {
         let mut is_used = vec![false; self.links.len()];

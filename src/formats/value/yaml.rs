@@ -22,9 +22,9 @@ use crate::diagnostic::Diagnostic;
 ///
 /// # Errors
 ///
-/// One diagnostic: the document is not YAML (the path is then `line L column C`), or it exceeds a limit. These are also
-/// errors: several documents in one file, a key that is not a scalar, a key with blanks or punctuation, and a repeated
-/// key if [`Repeats::Refused`] applies.
+/// One diagnostic: the document is not YAML (the path is then `line L column C`), or it exceeds a limit. Examples
+/// of further errors: several documents in one file, a key that is not a scalar, a key with a blank, line break, quote,
+/// comma, bracket or brace, and a repeated key if [`Repeats::Refused`] applies.
 pub(super) fn parse(document: &[u8], rules: Rules) -> Result<Parsed, Diagnostic> {
     let Composer { document, repeated: repeats, .. } = compose(document, Rules { has_several: false, ..rules })?;
     Ok(Parsed { value: document.unwrap_or(Value::Null), repeats })
@@ -515,7 +515,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_with_blanks_or_punctuation_is_rejected() {
+    fn a_key_with_blanks_quotes_commas_or_brackets_is_rejected() {
         for (document, at, key) in [
             ("dhcp4 true: x", "line 1 column 1", "dhcp4 true"),
             ("{\"a\": [1], b\": 2}", "line 1 column 12", "b\""),

@@ -419,7 +419,7 @@ fn parameters(document: &Value, meaning: &mut Value) {
     }
 }
 
-/// Returns the key of a version 2 device in a meaning.
+/// Returns the key that a device of a version 2 document has in `links` of a meaning (see `meaning.rs`).
 fn key_of(document: &Value, name: &str) -> String {
     let Some((section, key, device)) = devices(document).find(|(_, key, _)| *key == name) else {
         return name.to_owned();

@@ -228,7 +228,7 @@ mod tests {
         let pool = spec("n/db").check(None, "global").0.unwrap();
         assert_eq!(pool.pre_allocated("n", "db"), ["10.0.0.9".parse::<IpAddr>().unwrap()]);
         let (pool, diagnostics) = spec("db").check(None, "global");
-        let error = r#"preAllocations.db: no namespace "db", expected namespace/name"#;
+        let error = r#"preAllocations.db: name without a namespace "db", expected namespace/name"#;
         assert_eq!(verdict(pool.as_ref(), &diagnostics), (false, vec![error.to_owned()]));
         assert!(spec("db").check(Some("n"), "pool").0.is_some());
     }
@@ -464,7 +464,7 @@ mod tests {
                 [
                     "machineSelector: alone in a GlobalStaticIPPool \"{}\", expected namespaceSelector with it: users \
                      choose the labels of their machines",
-                    r#"network: no namespace "vlan10", expected namespace/name or default"#,
+                    r#"network: name without a namespace "vlan10", expected namespace/name or default"#,
                     r#"nodePoolRef: not of a GlobalStaticIPPool "{name: workers}", expected nodePoolRefs, each with its namespace"#,
                 ]
                 .map(str::to_owned)
