@@ -542,7 +542,7 @@ impl World {
                 replica.start();
             });
             let restarted = restarts.take().unwrap_or_default();
-            // Guests are restarted at most once a minute, because each restart needs some time.
+            // The restarts that depend on `full` happen in one pass a minute, because each restart needs some time.
             let is_full = began.elapsed() > Duration::from_secs(60) * (minutes + 1);
             minutes += u32::from(is_full);
             let full = is_full.then_some(minutes);

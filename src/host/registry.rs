@@ -155,9 +155,10 @@ impl<L: Ledger> Registry<L> {
         self.write(|allocator, journal| allocator.open_up_to(growth, now, journal))
     }
 
-    /// Adds and removes reports of running guests. No other machine gets a reported address. A report never becomes a
-    /// lease, and takes no address from its holder. A repeated call changes nothing. After this call,
-    /// [`Registry::serve`] serves the machines that wait for addresses whose report has ended.
+    /// Adds and removes reports of addresses in use: those of running guests, Services and Clusters. No other machine
+    /// gets a reported address. A report never becomes a lease, and takes no address from its holder. A repeated call
+    /// changes nothing. The call serves no waiting machine: call [`Registry::serve`] afterwards, because an address whose
+    /// report has ended may be free.
     ///
     /// # Errors
     ///

@@ -235,7 +235,7 @@ fn without_a_hostname_on_the_drive_nothing_is_written() {
 }
 
 #[test]
-fn a_hostname_that_linux_would_reject_is_shortened() {
+fn a_hostname_that_is_too_long_or_ends_with_a_dot_is_shortened_for_linux() {
     for (written, name) in [
         ("worker-0.example.org.".to_owned(), "worker-0.example.org"),
         (format!("worker-0.{}.example.org", "a".repeat(60)), "worker-0"),

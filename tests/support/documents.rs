@@ -465,7 +465,7 @@ fn route_servers(random: &mut Random) -> Vec<IpAddr> {
 /// Makes the preferred default route of each family unambiguous.
 ///
 /// Of two equal routes the first in the document is preferred. "First" may mean the order of the networks or of the
-/// links. If the two orders differ, one route gets a better metric.
+/// links. If the two orders differ, every other route gets a worse metric.
 fn agree_on_the_default_routes(machine: &mut MachineNetwork, random: &mut Random) {
     for ipv4 in [true, false] {
         let all = defaults(machine, ipv4);

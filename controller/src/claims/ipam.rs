@@ -309,7 +309,7 @@ impl Work<'_> {
         });
         let (recorded, records): (Vec<Key>, Vec<_>) = adoptees.await?.into_iter().unzip();
         let holders = self.provider.adopt_all(records.into_iter().flatten()).await?;
-        // As for IPAddressClaims, a claim may have ended during the adoption.
+        // A claim may have ended during the adoption. No watch would then cause the pass that releases its address.
         for holder in &holders {
             // Sending fails only after the passes have ended, too.
             provider::Work::note_holder(self, holder).into_iter().for_each(|key| drop(self.others.send(key)));

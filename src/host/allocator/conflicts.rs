@@ -17,7 +17,7 @@ pub struct Conflicted {
     pub address: IpAddr,
     /// The holder, or the last holder if its guest migrated to another cluster. `None`: the address has neither.
     pub holder: Option<Claimant>,
-    /// The users other than the holder. A user that may be the same machine as all other users is left out.
+    /// The users other than the holder. Only users that certainly differ from at least one other user are listed.
     pub others: Vec<OtherUser>,
 }
 

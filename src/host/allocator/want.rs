@@ -7,8 +7,8 @@ use super::types::ClaimError;
 use crate::host::claim::Lease;
 use crate::network::Family;
 
-/// The pools that can serve a claim, in their order, each with an exhausted family. The claim is served when one of
-/// these pools has a free address.
+/// The pools for which a claim waits, in their order, each with a family. The claim is tried when one of these pools has
+/// a free address of its family. A pool that is not exhausted has the first family that the claim lacks.
 pub(super) type Queue = Vec<(Arc<str>, Family)>;
 
 /// Changes that serve a claim: addresses to allocate, and held addresses that move to another pool.

@@ -68,9 +68,9 @@ impl Space {
         }
     }
 
-    /// Returns the subnet whose settings apply to an address. This is the subnet that has the address or whose network
-    /// contains the address, or else a subnet whose routers the address can reach. The only subnet of a space may also
-    /// have routers on the link, outside of its network, or no router.
+    /// Returns the subnet whose settings apply to an address: the subnet that has the address; otherwise a subnet whose
+    /// network contains the address; otherwise a subnet with routers, all of which the address can reach. If the space
+    /// has only one subnet, this subnet needs no router, and its routers outside of its network do not count.
     pub(super) fn subnet_for(&self, address: &IpNetwork) -> Option<&Subnet> {
         let is_single = self.subnets.len() == 1;
         let reaches = |subnet: &&Subnet| {

@@ -487,7 +487,7 @@ fn a_new_version_without_other_changes_causes_no_decision() {
 }
 
 #[test]
-fn no_content_of_an_object_prevents_a_mac_address_for_another_machine() {
+fn no_content_of_an_object_prevents_a_mac_address_for_another_machine_of_a_pool_with_room() {
     let valid = |object: &Object| {
         let mut object = serde_json::to_value(object).unwrap();
         object["metadata"]["labels"] = json!({"a": "b"});
