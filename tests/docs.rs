@@ -132,6 +132,8 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
         "docs/image-builders.md",
         &[
             "make install-guest DESTDIR=$image PREFIX=/usr",
+            "systemctl --root=$image preset glowplug-metadata.service glowplug-ssh-keys@.service",
+            "dracut --force",
             "base=$(oc adm release info --image-for rhel-coreos)",
             "podman build --authfile pull-secret.json --build-arg BASE=\"$base\" -t registry.example.org/rhcos-glowplug:4.20 -f packaging/Containerfile .",
             "skopeo copy containers-storage:registry.example.org/rhcos-glowplug:4.20 oci-archive:rhcos-glowplug.ociarchive",
