@@ -45,7 +45,7 @@ use crate::pools::selection::OpenPools;
 
 const HOLDER: HolderKind = HolderKind::IpAddressClaim;
 
-/// The provider during the time in which the API server serves the kinds of Cluster API.
+/// The work of the provider while the API server serves the kinds of Cluster API.
 struct Work<'p> {
     provider: &'p Provider,
     kinds: Kinds,
@@ -57,8 +57,8 @@ struct Work<'p> {
 // === impl Provider ===
 
 impl Provider {
-    /// Serves claims until the future is dropped. Calls `is_ready` after all claims that existed at the start are
-    /// served.
+    /// Serves claims until the future is dropped or the registry ends. Calls `is_ready` after all claims that existed
+    /// at the start are processed.
     ///
     /// `pools` changes only after the registry has applied a change of the pools. `served` names the claims that have
     /// got new addresses.
@@ -171,8 +171,9 @@ impl Work<'_> {
             view = self.index().view(key);
             view.former.retain(|uid| candidates.contains(uid));
         }
-        // The IPAddress of a paused claim must be adopted, too: no other claim may get its address. The adoption comes
-        // after the read, because the watch does not report an IPAddress that the read has already found.
+        // The IPAddress of a paused claim must be adopted, too: otherwise, another claim could get its address. The
+        // adoption comes after the read, because the watch does not report an IPAddress that the read has already
+        // found.
         let pool = view.address.as_ref().and_then(|address| address.pool.resolve(&key.namespace));
         if let Some(pool) = pool.filter(|pool| self.index().is_unrecorded(pool, key)) {
             self.adopt_of(Some(&pool)).await?;
@@ -369,7 +370,7 @@ impl Work<'_> {
         // A claim may have ended during the adoption. No watch would then cause the pass that releases its adopted
         // address.
         for holder in &holders {
-            // Sending fails only after the passes have ended, too.
+            // Sending fails only after the passes have ended.
             provider::Work::note_holder(self, holder).into_iter().for_each(|key| drop(self.others.send(key)));
         }
         let mut index = self.index();

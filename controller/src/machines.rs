@@ -5,9 +5,9 @@
 //! same time: the API server rejects a second lease or Secret of the same name, and a write to an outdated version of
 //! an object.
 //!
-//! At the start, the registry first adopts all addresses that objects record and guests report. Only then does the
-//! registry allocate addresses: it processes the outstanding claims together with those of Cluster API, in the order of
-//! their creation.
+//! At the start, the registry first adopts the addresses that objects record, and reserves the addresses that guests
+//! report. Only then does the registry allocate addresses: it processes the outstanding claims together with those of
+//! Cluster API, in the order of their creation.
 
 #[cfg(test)]
 mod any_content;
@@ -58,8 +58,8 @@ use crate::repeated::Repeated;
 // === impl Machines ===
 
 impl Machines {
-    /// Serves machines until the future is dropped. Calls `is_ready` after the outstanding claims of the machines that
-    /// existed at the start are processed.
+    /// Serves machines until the future is dropped or the registry ends. Calls `is_ready` after the outstanding claims
+    /// of the machines that existed at the start are processed.
     ///
     /// `pools` sends the pools after each change, as soon as the registry has them. `served` sends each machine that
     /// has got new addresses.

@@ -53,7 +53,7 @@ use crate::metrics::Metrics;
 use crate::pools::facts::Scope;
 use crate::repeated::Repeated;
 
-/// Largest number of concurrent writes.
+/// Maximum number of concurrent writes.
 const IN_FLIGHT: usize = 32;
 /// Pauses after a failed decision or request.
 const PAUSES: BackOff = BackOff::new(Duration::from_secs(1), Duration::from_secs(30));
@@ -63,7 +63,8 @@ const BETWEEN: Duration = Duration::from_millis(50);
 /// with tens of thousands of machines, one decision for each change would take too much time.
 const RATIO: u32 = 9;
 
-/// Sends VirtualMachines, instances, and the leases of MAC addresses to [`Macs`]. Other parts of the leader watch these objects.
+/// Sends VirtualMachines, instances, and the leases of MAC addresses to [`Macs`]. Other parts of the leader watch these
+/// objects.
 #[derive(Clone, Debug)]
 pub struct Observer(mpsc::UnboundedSender<Fact>);
 

@@ -77,8 +77,8 @@ pub(crate) enum Error {
 pub(crate) enum Ended {
     /// Nothing is left to do until an object or a pool changes.
     Well,
-    /// Nothing is left to do, as for [`Ended::Well`]. The name gets another pass after this pause, because no watch reports some of its
-    /// objects.
+    /// Nothing is left to do, as for [`Ended::Well`]. The name gets another pass after this pause, because no watch
+    /// reports some of its objects.
     Check(Duration),
     /// The name needs another pass after this pause, or earlier if one of these addresses may be free.
     Again(Duration, Vec<IpAddr>),
@@ -327,8 +327,8 @@ impl Problem {
         }
     }
 
-    /// Returns the message for an object that requests an address, or for which a pool keeps an address. `at` is the
-    /// member that names this address.
+    /// Returns the message for an object that requests an address, or to which a pool pre-allocates an address. `at` is
+    /// the member that names this address.
     pub(crate) fn of_request(&self, at: &str) -> String {
         match self {
             Self::Refused(

@@ -54,7 +54,7 @@ use crate::repeated::Repeated;
 const PAUSE: Duration = Duration::from_millis(200);
 /// Pauses between attempts to write a pool, after failures.
 const PAUSES: BackOff = BackOff::new(Duration::from_secs(1), Duration::from_secs(60));
-/// Largest number of concurrent writes.
+/// Maximum number of concurrent writes.
 const IN_FLIGHT: usize = 16;
 
 /// The task that passes pools to the registry and writes their status.
@@ -64,9 +64,9 @@ pub struct Pools {
     writer: Writer,
     index: Index,
     cache: Arc<SelectionCache>,
-    /// This leader uses only snapshots of this round of lists or a later one.
+    /// This leader uses only snapshots of this round of lists or of a later round.
     round: u64,
-    /// The pools that were passed to the registry last.
+    /// The pools that were passed to the registry last, and the names of the pools that allocate nothing.
     given: Option<(Vec<Pool>, BTreeSet<String>)>,
     sticky: Option<Sticky>,
     states: Arc<MachineStates>,
@@ -137,8 +137,8 @@ impl Pools {
         Self { beyond, ..self }
     }
 
-    /// A watch of the pools that the registry has. `None`: the registry does not have the pools yet. The registry
-    /// allocates addresses from each pool whose facts are ready.
+    /// Returns a receiver of the pools that the registry has. `None`: the registry does not have the pools yet. The
+    /// registry allocates addresses from each pool whose facts are ready.
     #[must_use]
     pub fn open(&self) -> watch::Receiver<Option<OpenPools>> {
         self.open.subscribe()
@@ -317,7 +317,7 @@ impl PoolKind {
         }
     }
 
-    /// Returns the API client for the pools of a namespace. If `namespace` is `None`, for all pools of this kind.
+    /// Returns the API client for the pools of a namespace, or for all pools of this kind if `namespace` is `None`.
     fn api(self, client: Client, namespace: Option<&str>) -> Api<Object> {
         match namespace {
             Some(namespace) => Api::namespaced_with(client, namespace, &self.resource()),

@@ -190,7 +190,7 @@ impl Reports {
             self.reservations.set_pools(self.registry.read(read).await?);
         }
         self.pass().await?;
-        // Sending fails if the receiver has stopped waiting, which does no harm.
+        // The send fails if the caller no longer waits.
         for receiver in settled {
             let _ = receiver.send(());
         }
@@ -262,8 +262,8 @@ impl Reports {
     }
 }
 
-/// Converts a reservation of a guest to one for the registry. `None`: the default name is not a valid interface name,
-/// which is impossible.
+/// Converts a reservation of a guest to a reservation for the registry. `None`: the default name is not a valid
+/// interface name, which is impossible.
 fn reservation(Reservation { place, uid }: Reservation) -> Option<glowplug::host::claim::Reservation> {
     let Place { guest, network, address } = place;
     let interface = Pool::DEFAULT_INTERFACE.parse().ok()?;

@@ -44,7 +44,7 @@ use crate::pools::facts::PoolFacts;
 pub(crate) struct View {
     pub(crate) key: Key,
     pub(crate) version: Version,
-    /// `None`: a consistent read found no claim.
+    /// The claim of the name. `None`: a consistent read found no claim.
     pub(crate) claim: Option<IpAddressClaim>,
     /// The IPAddress of the name. If the claim is being deleted or is gone, the IPAddress is from a consistent read.
     pub(crate) address: Option<IpAddress>,
@@ -85,7 +85,7 @@ pub(crate) enum Step {
     Wait,
     /// Merges this value into the claim.
     PatchClaim(Value),
-    /// Merges this value into the status of the claim. Afterwards, the status has this readiness.
+    /// Applies this JSON patch to the status of the claim. Afterwards, the status has this readiness.
     PatchStatus(Value, Readiness),
     /// Creates this IPAddress.
     CreateAddress(Value),
@@ -145,7 +145,7 @@ impl Step {
 // === impl View ===
 
 impl View {
-    /// Whether neither a claim nor an IPAddress of this name exists.
+    /// Whether the name has no claim, no IPAddress and no earlier claim that may hold an address.
     pub(crate) fn is_empty(&self) -> bool {
         self.claim.is_none() && self.address.is_none() && self.former.is_empty()
     }
@@ -155,7 +155,7 @@ impl View {
         matches!(&self.problem, Some(Problem::Refused(error)) if error.is_about_address())
     }
 
-    /// Whether the claim holds no address, and must get one from a pool of this controller.
+    /// Whether the claim holds no address, and must get an address from a pool of this controller.
     pub(crate) fn is_waiting(&self) -> bool {
         let is_served = |claim: &IpAddressClaim| {
             claim.pool.resolve(&self.key.namespace).is_some() && !claim.is_deleted() && !self.is_stopped(claim)
@@ -463,7 +463,8 @@ impl View {
         })
     }
 
-    /// Returns the step that reports in the status why a claim gets no address. Used if waiting does not help.
+    /// Returns the step that reports in the status why a claim gets no address. A waiting claim is first removed from
+    /// the wait queue, because waiting does not help.
     fn refuse(&self, claim: &IpAddressClaim, reason: NotReady, message: String, now: Timestamp) -> Step {
         self.hold_back(self.report(claim, &Readiness::NotReady(reason, message), now))
     }
@@ -490,8 +491,6 @@ pub(crate) fn why_not_ready(pool: &PoolId, facts: Option<&PoolFacts>) -> String 
         Some(Ok(())) => format!("{kind} {pool} does not allocate addresses yet"),
     }
 }
-
-// === impl Adoptee ===
 
 /// Returns the next step that removes an IPAddress. The deletion comes before the removal of the finalizer: nothing can
 /// undo a deletion, so every later leader knows that the IPAddress must go, even if the garbage collector has changed

@@ -223,7 +223,7 @@ impl Index {
     }
 
     /// Records that the claim `uid` of a name holds an address in the ledger. If the claim does not exist, the address
-    /// becomes one that must be released.
+    /// must be released.
     pub(crate) fn note_holder(&mut self, key: &Key, uid: &str) {
         if self.claims.get(key).is_none_or(|claim| claim.uid() != uid) {
             self.note_former(key, uid.to_owned());

@@ -41,13 +41,13 @@ use crate::passes::{Ended, Error, LONGEST_PASS, Problem, Until};
 use crate::pools::facts::Facts;
 use crate::pools::selection::OpenPools;
 
-/// Largest number of instances that are read one by one. More instances are read in lists.
+/// Maximum number of instances that are read one by one. More instances are read in lists.
 const MOST_GUESTS: usize = 16;
 /// Maximum number of objects in the response to one list request.
 const PAGE: u32 = 500;
 const HOLDER: HolderKind = HolderKind::IpamClaim;
 
-/// The provider during the time in which the API server serves IPAMClaims.
+/// The work of the provider while the API server serves IPAMClaims.
 struct Work<'p> {
     provider: &'p Provider,
     kinds: Kinds,
@@ -311,7 +311,7 @@ impl Work<'_> {
         let holders = self.provider.adopt_all(records.into_iter().flatten()).await?;
         // A claim may have ended during the adoption. No watch would then cause the pass that releases its address.
         for holder in &holders {
-            // Sending fails only after the passes have ended, too.
+            // Sending fails only after the passes have ended.
             provider::Work::note_holder(self, holder).into_iter().for_each(|key| drop(self.others.send(key)));
         }
         let mut index = self.index();

@@ -40,8 +40,8 @@ pub fn connect_as(program: &'static str, mut config: Config) -> kube::Result<Cli
     config.headers.push((USER_AGENT, HeaderValue::from_static(program)));
     config.default_retry = false;
     config.connect_timeout = Some(Duration::from_secs(5));
-    // If the server vanishes, there is no answer and no error. Only this timeout then ends a list or the start of a
-    // watch. A watch itself lasts less than 5 minutes.
+    // If the server fails without closing the connection, no answer and no error arrives. Only this timeout then ends a
+    // list or the start of a watch. A watch itself lasts less than 5 minutes.
     config.read_timeout = Some(Duration::from_secs(300));
     config.reset_reader_on_write = true;
     Client::try_from(config)

@@ -36,8 +36,8 @@ pub(crate) struct Stored {
 const MEMBERS: [&str; 7] =
     ["type", "status", "reason", "message", "severity", "observedGeneration", "lastTransitionTime"];
 
-/// Returns the message of the condition [`UNREADABLE_LEASES`]. Each item of `leases` is an unreadable lease: its address, its
-/// name, and why it cannot be read. `None`: every lease can be read.
+/// Returns the message of the condition [`UNREADABLE_LEASES`]. Each item of `leases` is an unreadable lease: its
+/// address, its name, and why it cannot be read. `None`: every lease can be read.
 pub(crate) fn unreadable_leases<'l, A: Display>(
     leases: impl IntoIterator<Item = (A, &'l str, &'l str)>,
 ) -> Option<String> {
@@ -166,8 +166,8 @@ pub(crate) const EARLIER_SCHEMA: &str = "EarlierSchema";
 /// For example, an overlap ends when the other pool is deleted, and addresses are no longer in use when their leases
 /// are released.
 ///
-/// Tools that follow the conventions of [kstatus] report a stalled object as failed, and an object that is only not
-/// ready as in progress.
+/// Tools that follow the conventions of [kstatus] report a stalled object as failed. They report an object that is
+/// neither ready nor stalled as in progress.
 ///
 /// [kstatus]: https://github.com/kubernetes-sigs/cli-utils/blob/master/pkg/kstatus/README.md
 pub(crate) fn stalled<'m>(

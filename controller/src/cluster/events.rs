@@ -20,7 +20,8 @@ use crate::repeated::Repeated;
 
 /// Maximum number of events that wait to be published. Any further event is only logged.
 const QUEUE: usize = 10_000;
-/// Maximum number of recorders. When this number is reached, all recorders are dropped, and further events start new series.
+/// Maximum number of recorders. When this number is reached, all recorders are dropped, and further events start new
+/// series.
 const RECORDERS: usize = 1_000;
 /// Longest note of an event that an API server accepts, in bytes.
 const MAX_NOTE: usize = 1024;

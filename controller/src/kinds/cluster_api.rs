@@ -39,8 +39,8 @@ pub const PAUSED_ANNOTATION: &str = "cluster.x-k8s.io/paused";
 /// Label with the name of the controller that handles an object, if several controllers run.
 pub const WATCH_FILTER_LABEL: &str = "cluster.x-k8s.io/watch-filter";
 
-/// Paths of the lists of conditions of a claim: `status.conditions` in both versions, the old form in a `v1beta2` claim, and the current
-/// form in a `v1beta1` claim.
+/// Paths of the lists of conditions of a claim: `status.conditions` in both versions, the old form in a `v1beta2`
+/// claim, and the current form in a `v1beta1` claim.
 const CONDITIONS: [&[&str]; 3] = [
     &["status", "conditions"],
     &["status", "deprecated", "v1beta1", "conditions"],
@@ -52,7 +52,7 @@ const GARBAGE_COLLECTION: [&str; 2] = ["foregroundDeletion", "orphan"];
 /// A version of Cluster API.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Version {
-    /// Deprecated, but still served.
+    /// Deprecated version that API servers may still serve.
     V1Beta1,
     /// Version in which current releases store objects.
     V1Beta2,

@@ -1,8 +1,8 @@
 //! Reads what an instance says about its guest: whether the guest runs, and the addresses that the guest reports.
 //! Nothing else of the instance is kept.
 //!
-//! KubeVirt lets users write the status of an instance only in phase Pending. So the phase is reliable, and everything
-//! else in the status counts only in phase Running. The guest itself can report any address.
+//! KubeVirt lets users write the status of an instance only in phase Pending. So the phase is reliable, and reported
+//! addresses are reserved only in phase Running. The guest itself can report any address.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::cluster::object::Object;
 use crate::kinds::virtual_machine::{by_name, items, network_of};
 
-/// Largest number of addresses, and of networks, that are read from an instance.
+/// Maximum number of addresses, and of networks, that are read from an instance.
 pub(crate) const MOST_REPORTED: usize = 256;
 
 /// The guest of an instance.
@@ -42,8 +42,8 @@ pub(crate) enum Life {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Reported {
     pub(crate) addresses: BTreeSet<IpAddr>,
-    /// Whether the agent of the guest is connected and has reported every interface on the network, so that the guest has no
-    /// other address there. Without an agent, KubeVirt reports interfaces without addresses.
+    /// Whether the agent of the guest is connected and has reported every interface on the network. Then the guest has
+    /// no other address there. Without an agent, KubeVirt reports interfaces without addresses.
     pub(crate) is_whole: bool,
 }
 

@@ -1,5 +1,5 @@
-//! The status of a claim: the reference to its address, the condition `Ready` in the forms of both versions, and the condition
-//! `Paused`, which has the current form only.
+//! The status of a claim: the reference to its address, the condition `Ready` in the forms of both versions, and the
+//! condition `Paused`, which has the current form only.
 
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};

@@ -103,7 +103,8 @@ pub fn vm_of_name(claim: &str) -> &str {
     claim.rsplit_once('.').map_or(claim, |(vm, _)| vm)
 }
 
-/// Returns the name of the claim of a virtual machine for an interface. `interface` is KubeVirt's name of the interface.
+/// Returns the name of the claim of a virtual machine for an interface. `interface` is KubeVirt's name of the
+/// interface.
 #[must_use]
 pub fn claim_name(vm: &str, interface: &str) -> String {
     format!("{vm}.{interface}")
@@ -118,7 +119,7 @@ impl IpamClaim {
         let status = &object.data["status"];
         let ips = status["ips"].as_array().into_iter().flatten().take(MAX_IPS);
         let text = |value: &Value| head(value.as_str().unwrap_or_default()).to_owned();
-        // A text beyond this limit is no address, so it can be cut.
+        // A string beyond this limit is no address, so it can be cut.
         let ip = |value: &Value| -> String { value.as_str().unwrap_or_default().chars().take(MAX_IP).collect() };
         let conditions = status["conditions"].as_array().into_iter().flatten();
         let mut failed = conditions.filter(|it| it["type"] == "IPsAllocated" && it["status"] == "False");
@@ -185,12 +186,12 @@ impl IpamClaim {
         self.metadata.deletion_timestamp.is_some()
     }
 
-    /// The addresses in the status. An address without a prefix length gets the longest prefix length, which means that
-    /// its length is unknown.
+    /// The addresses in the status. An address without a prefix length gets the longest prefix length, which stands for
+    /// an unknown prefix length.
     ///
     /// # Errors
     ///
-    /// A message about the first text that is not an address.
+    /// A message about the first string that is not an address.
     pub fn addresses(&self) -> Result<Vec<IpNetwork>, String> {
         let read = |(index, text): (usize, &String)| {
             let (address, length) =

@@ -63,9 +63,10 @@ pub(crate) struct Instance {
     pub(crate) guest: Guest,
     /// Whether the guest may have read its drive. A pod that waits for a Secret has not started its guest.
     pub(crate) has_started: bool,
-    /// Whether the guest has ended for good.
+    /// Whether the instance is in a final phase, so that its guest never runs again.
     pub(crate) has_ended: bool,
-    /// Name of the Secret from which the guest reads its network data, if the controller has given it this name.
+    /// Name of the Secret from which the guest reads its network data. `None`: the guest reads no Secret with a name
+    /// that the controller gives.
     pub(crate) secret: Option<String>,
     /// Whether the guest has migrated to another cluster or namespace, where it runs with the same addresses.
     pub(crate) has_left: bool,
@@ -77,8 +78,8 @@ pub(crate) enum NetworkSecret {
     Absent,
     /// A Secret that this program has written.
     Ours(Box<OwnSecret>),
-    /// A Secret of another author: the reason why the Secret is not one of this program, and the addresses in its
-    /// network data.
+    /// A Secret of another author: the reason why it does not count as written by this program, and the addresses in
+    /// its network data.
     Foreign(String, Vec<IpAddr>),
 }
 

@@ -148,9 +148,9 @@ static POOL: LazyLock<JSONSchemaProps> = LazyLock::new(|| specification(MACPool:
 // === impl MacPoolSpec ===
 
 impl MacPoolSpec {
-    /// Largest number of ranges of a pool.
+    /// Maximum number of ranges of a pool.
     const MAX_RANGES: usize = 256;
-    /// Largest number of namespaces of a pool.
+    /// Maximum number of namespaces of a pool.
     const MAX_NAMESPACES: usize = 1024;
 
     /// Checks the specification of the pool `name` and returns the pool, with every diagnostic.
@@ -272,8 +272,8 @@ impl MacPool {
         is_here && self.selector.matches(machine.labels.as_ref().unwrap_or(&none))
     }
 
-    /// Returns the addresses that both pools have, as a sentence with the names of both pools. `None`: the pools have no
-    /// common address.
+    /// Returns the addresses that both pools have, as a sentence with the names of both pools. `None`: the pools have
+    /// no common address.
     #[must_use]
     pub fn overlap(&self, other: &Self) -> Option<String> {
         let common = |range: &MacRange| other.ranges.iter().filter_map(|of_other| range.common(of_other)).collect();
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn every_mistake_is_reported_at_once() {
+    fn all_mistakes_in_a_mac_pool_are_reported_together() {
         let spec = json!({
             "ranges": ["x", "02:00:00:00:00:00-02:00:00:00:00:0f", "02:00:00:00:00:0f-02:00:00:00:00:10"],
             "namespaces": ["n", "N"],

@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::cluster::object::Object;
 use crate::kinds::virtual_machine::items;
 
-/// Largest number of addresses that are read from one object.
+/// Maximum number of addresses that are read from one object.
 const MOST: usize = 16;
 
 /// API resource of Services.

@@ -1,17 +1,20 @@
-//! The names of the Secrets with network data, and the marks that the controller puts into the template of a VirtualMachine.
+//! The names of the Secrets with network data, and the marks that the controller puts into the template of a
+//! VirtualMachine.
 //!
 //! A VirtualMachine has no UID before it is stored, and a later VirtualMachine may have the same name. So each
 //! VirtualMachine refers to a Secret with a name that no machine had before. KubeVirt copies the label and the
-//! annotation of the template into the instance. A copy of the VirtualMachine has them, too.
+//! annotation of the template into the instance. A copy of the VirtualMachine has this label and this annotation, too.
 
 use glowplug::host::claim::is_object_name;
 
-/// Label of the template of a VirtualMachine with network data of the controller: its instance starts only with this data.
+/// Label of the template of a VirtualMachine with network data of the controller: its instance starts only with this
+/// data.
 pub const NETWORK_DATA_LABEL: &str = "ipam.glowplug.dev/network-data";
 /// Value of [`NETWORK_DATA_LABEL`] when the template refers to a Secret.
 pub const ISSUED: &str = "issued";
-/// Prefix of a value of [`NETWORK_DATA_LABEL`] with which the leader, or a user, requests a Secret with a new name from the webhook. The
-/// rest of the value makes it differ from the value of an earlier request, because API servers call the webhook only for a change.
+/// Prefix of a value of [`NETWORK_DATA_LABEL`] with which the leader, or a user, requests a Secret with a new name from
+/// the webhook. The rest of the value differs from the value of every earlier request, because API servers call the
+/// webhook only for a change.
 pub const REQUESTED: &str = "requested";
 /// Prefix of the value of [`NETWORK_DATA_LABEL`] that the webhook writes in place of a value with [`REQUESTED`]. If the
 /// webhook is called again for the same change, it recognizes the request by this value. The leader replaces the value
@@ -22,8 +25,9 @@ pub const VM_ANNOTATION: &str = "ipam.glowplug.dev/virtual-machine";
 /// Annotation of a VirtualMachine with the names of Secrets that its manifest named and that the webhook replaced. The
 /// names are separated by commas, the newest name is last.
 pub const REPLACED_ANNOTATION: &str = "ipam.glowplug.dev/replaced-network-data";
-/// Annotation of the object that holds the addresses of a VirtualMachine: its KubevirtMachine, or the VirtualMachine itself. The value is
-/// the digest of the network data in the Secret of the machine. After a `@`, the value has the time of the last update of the Secret.
+/// Annotation of the object that holds the addresses of a VirtualMachine: its KubevirtMachine, or the VirtualMachine
+/// itself. The value is the digest of the network data in the Secret of the machine. After a `@`, the value has the
+/// time of the last update of the Secret.
 pub const DIGEST_ANNOTATION: &str = "ipam.glowplug.dev/secret-digest";
 
 /// Part of the name of a Secret between the name of its machine and the random part.
@@ -31,7 +35,7 @@ const INFIX: &str = "-networkdata-";
 /// Number of random characters, each of five bits.
 const RANDOM: usize = 16;
 const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
-/// Largest number of bytes of the name of a VirtualMachine in the name of its Secret.
+/// Maximum number of bytes of the name of a VirtualMachine in the name of its Secret.
 const MOST_OF_NAME: usize = 200;
 
 /// Returns a new name for the Secret of a VirtualMachine: the name of the machine, and 80 random bits.
@@ -52,14 +56,15 @@ pub fn renewed(name: &str) -> String {
     format!("{RENEWED}-{}", name.rsplit_once('-').map_or("", |(_, random)| random))
 }
 
-/// Whether a value of [`NETWORK_DATA_LABEL`] requests a new name, or is the value that the webhook writes for such a request.
+/// Whether a value of [`NETWORK_DATA_LABEL`] requests a new name, or is the value that the webhook writes for such a
+/// request.
 #[must_use]
 pub fn is_change_of_name(label: &str) -> bool {
     label.starts_with(REQUESTED) || label.starts_with(RENEWED)
 }
 
-/// Whether a name has the form of [`new_name`]. A user may write any text as the name of a Secret, and the name becomes a part
-/// of a path.
+/// Whether a name has the form of [`new_name`]. A user may write any text as the name of a Secret, and the name becomes
+/// a part of a path.
 #[must_use]
 pub fn is_issued(name: &str) -> bool {
     let random = name.rsplit_once(INFIX).map(|(_, random)| random);

@@ -42,13 +42,13 @@ pub(crate) const MAX_LABEL: usize = 63;
 pub(crate) const MAX_NAME: usize = 253;
 /// Longest `namespace/name`, and longest key of a label.
 pub(crate) const MAX_PATH: usize = MAX_LABEL + 1 + MAX_NAME;
-/// Largest number of characters in an address, a range or a subnet, or in two addresses with a comma between them.
+/// Maximum number of characters in an address, a range or a subnet, or in two addresses with a comma between them.
 pub(crate) const MAX_ENTRY: usize = 128;
-/// Largest number of labels or requirements of a selector.
+/// Maximum number of labels or requirements of a selector.
 const MAX_TERMS: usize = 256;
-/// Largest number of values of a requirement of a selector.
+/// Maximum number of values of a requirement of a selector.
 const MAX_VALUES: usize = 1024;
-/// Largest number of conditions, including those of other programs.
+/// Maximum number of conditions, including those of other programs.
 const MAX_CONDITIONS: usize = 64;
 
 /// Returns the schema of a list of conditions, with the limits of Kubernetes.

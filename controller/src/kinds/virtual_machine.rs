@@ -4,7 +4,8 @@
 //! Reading never fails. KubeVirt validates its own objects, so a member with an unexpected structure counts as absent.
 //!
 //! Sources: `staging/src/kubevirt.io/api/core/v1/schema.go` of kubevirt/kubevirt; `pkg/kubevirt/machine.go` of
-//! kubernetes-sigs/cluster-api-provider-kubevirt; `hypershift-operator/controllers/nodepool/kubevirt` of openshift/hypershift.
+//! kubernetes-sigs/cluster-api-provider-kubevirt; `hypershift-operator/controllers/nodepool/kubevirt` of
+//! openshift/hypershift.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -40,13 +41,15 @@ pub const MACHINES_LABEL: &str = "ipam.glowplug.dev/machines";
 /// Annotation of the template of a VirtualMachine with requested addresses, as JSON. A key is KubeVirt's name of an
 /// interface, a value is a list of addresses. Example: `{"iface1": ["192.168.1.20/24"]}`.
 pub const ADDRESSES_ANNOTATION: &str = "network.kubevirt.io/addresses";
-/// Label of the template of a VirtualMachine: the instance starts only when every interface has a MAC address. The webhook
-/// sets the label for the machines of a MACPool.
+/// Label of the template of a VirtualMachine: the instance starts only when every interface has a MAC address. The
+/// webhook sets the label for the machines of a MACPool.
 pub const MAC_ADDRESSES_LABEL: &str = "ipam.glowplug.dev/mac-addresses";
-/// Annotation of the template of a VirtualMachine with the MAC address of each interface, by KubeVirt's names of the interfaces, as JSON.
-/// The leader writes the annotation. The webhook then writes the addresses into the interfaces and removes the annotation.
+/// Annotation of the template of a VirtualMachine with the MAC address of each interface, by KubeVirt's names of the
+/// interfaces, as JSON. The leader writes the annotation. The webhook then writes the addresses into the interfaces and
+/// removes the annotation.
 pub const ASSIGNED_ANNOTATION: &str = "ipam.glowplug.dev/assigned-mac-addresses";
-/// Annotation of a VirtualMachine that keeps its own network, although a pool selects it. The value is the UID of the VirtualMachine.
+/// Annotation of a VirtualMachine that keeps its own network, although a pool selects it. The value is the UID of the
+/// VirtualMachine.
 pub const LEFT_ALONE_ANNOTATION: &str = "ipam.glowplug.dev/left-alone";
 /// Label of a namespace with VirtualMachines that a MACPool serves. The controller sets the label to `"true"`.
 pub const MAC_POOLS_LABEL: &str = "ipam.glowplug.dev/mac-pools";
@@ -68,8 +71,8 @@ pub struct VirtualMachine {
     pub awaits_mac_addresses: bool,
     /// The marks in the template.
     pub mark: Mark,
-    /// Whether the machine waits for a guest that migrates from another cluster. Such a guest runs already, with an address of
-    /// its own.
+    /// Whether the machine waits for a guest that migrates from another cluster. Such a guest runs already, with an
+    /// address of its own.
     pub awaits_migration: bool,
     /// The annotations of the template that record addresses.
     pub template_records: BTreeMap<String, String>,
@@ -84,8 +87,8 @@ pub struct Mark {
     pub vm: Option<String>,
 }
 
-/// The requested addresses by KubeVirt's name of the interface, at most one of each family. The longest prefix length (/32, /128) means
-/// that the request has no prefix length.
+/// The requested addresses by KubeVirt's name of the interface, at most one of each family. The longest prefix length
+/// (/32, /128) means that the request has no prefix length.
 pub type RequestedAddresses = BTreeMap<String, Vec<IpNetwork>>;
 
 /// The attachment of a machine to a network.
@@ -102,8 +105,8 @@ pub struct Attachment {
     pub acpi_index: Option<u32>,
     /// MAC address of the interface. `None`: neither KubeVirt nor KubeMacPool has chosen an address yet.
     pub mac: Option<MacAddr>,
-    /// Whether the interface is an SR-IOV function of a NIC of the node. KubeVirt gives such an interface no `acpiIndex`, so the guest can
-    /// identify it only by its MAC address.
+    /// Whether the interface is an SR-IOV function of a NIC of the node. KubeVirt gives such an interface no
+    /// `acpiIndex`, so the guest can identify it only by its MAC address.
     pub is_sriov: bool,
 }
 
@@ -217,8 +220,9 @@ impl VirtualMachine {
         self.metadata.labels.as_ref()?.get(name).map(String::as_str)
     }
 
-    /// Whether the leader has noted that the machine keeps its own network, because its guest was already running when its pools first
-    /// selected it. The note has the UID of this VirtualMachine, so a copy with the note is not left alone.
+    /// Whether the leader has noted that the machine keeps its own network, because its guest was already running when
+    /// its pools first selected it. The note has the UID of this VirtualMachine, so a copy with the note is not left
+    /// alone.
     #[must_use]
     pub fn is_left_alone(&self) -> bool {
         let noted = self.metadata.annotations.as_ref().and_then(|all| all.get(LEFT_ALONE_ANNOTATION));
@@ -232,7 +236,7 @@ impl VirtualMachine {
     }
 
     /// Returns the name of the Secret with the network data of the machine. `None`: no Secret has this data, or the
-    /// name of the Secret is not one that the controller gives. The Secret is in the namespace of the machine.
+    /// controller does not give such a name to a Secret. The Secret is in the namespace of the machine.
     #[must_use]
     pub fn secret(&self) -> Option<&str> {
         let name = self.metadata.name.as_deref().unwrap_or_default();

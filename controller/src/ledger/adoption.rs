@@ -33,9 +33,9 @@ pub(crate) async fn is_leased(
 
 /// Returns the addresses that the registry has adopted from records, by the holder in the record.
 ///
-/// The records must not name addresses that the registry held before the adoption. The result has neither mismatches of
-/// the adoption nor addresses that are reserved without a lease, because each adoption of their records reserves such
-/// addresses again.
+/// The records must not name addresses that the registry held before the adoption. The result leaves out the mismatches
+/// of the adoption. It also leaves out addresses that are reserved without a lease, because each further adoption of
+/// their records reserves them again.
 pub(crate) fn adopted<'r>(
     records: impl IntoIterator<Item = &'r Record>,
     adoption: &Adoption,

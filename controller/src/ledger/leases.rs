@@ -48,7 +48,7 @@ pub(crate) use object::{holder_of, read, unreadable};
 use object::{is_of_mac, spec_of, version_of};
 use write::{Outcome, Write};
 
-/// Largest number of concurrent writes.
+/// Maximum number of concurrent writes.
 const IN_FLIGHT: usize = 32;
 
 /// Time between two attempts to write a lease that the API server refuses.
@@ -93,7 +93,7 @@ pub struct Learned(Arc<Mutex<BTreeSet<Machine>>>);
 struct Known {
     /// The newest version that was seen. Older versions are ignored.
     version: u64,
-    /// The last readable version of the lease. `None` when the object does not exist.
+    /// The last readable version of the lease. `None`: the object does not exist, or no version of it could be read.
     spec: Option<LeaseSpec>,
     /// UID of the object of this version.
     uid: Option<String>,
@@ -411,7 +411,8 @@ impl ApiLedger {
         let recorded = before.and_then(|before| before.holder.vm_namespace.clone());
         let is_held = before.is_some_and(|before| before.released.is_none());
         let vm_namespace = if is_held { recorded } else { recorded.or_else(|| machine.vm_namespace.clone()) };
-        // Members that a later version of the controller wrote for this holder are kept. They must not pass to another holder.
+        // A member that a later version of the controller wrote for this holder is kept, and must not pass to another
+        // holder.
         let before = before.filter(|before| before.holder.interface == interface.to_string());
         let unknown = |of: fn(&LeaseSpec) -> &BTreeMap<String, Value>| before.map(of).cloned().unwrap_or_default();
         LeaseSpec {

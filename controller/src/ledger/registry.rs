@@ -1,5 +1,5 @@
-//! The handle to the registry, which allocates and records addresses. Asynchronous code sends commands through the handle to the
-//! thread that owns the registry.
+//! The handle to the registry, which allocates and records addresses. Asynchronous code sends commands through the
+//! handle to the thread that owns the registry.
 //!
 //! The owner responds only after the API server has stored the leases. A request that fails is repeated with back-off
 //! until it succeeds or every handle is gone, so callers never mistake a failure for a refusal. Claims that arrive
@@ -37,7 +37,7 @@ use owner::{Announcer, Claims, Command, Job, Link, Open, Owner};
 
 pub use owner::Sticky;
 
-/// Largest number of freed addresses that are kept for a receiver which has not read them yet.
+/// Maximum number of freed addresses that are kept for a receiver which has not read them yet.
 const FREED: usize = 1024;
 
 /// Handle to the registry. The owner stops when every clone is dropped.
@@ -125,9 +125,9 @@ impl RegistryHandle {
         ))
     }
 
-    /// Allocates every address the claim requests, or none. Returns after the leases are stored. A repeated claim has
-    /// the same result. After [`ClaimError::Exhausted`], the claimant waits, and [`Served`] reports when the claimant
-    /// gets its addresses.
+    /// Allocates every address that the claim requests, or none. Returns after the leases are stored. A repeated claim
+    /// has the same result. After [`ClaimError::Exhausted`], the claimant waits, and [`Served`] reports when the
+    /// claimant gets its addresses.
     ///
     /// # Errors
     ///
@@ -182,8 +182,9 @@ impl RegistryHandle {
         .await
     }
 
-    /// Records the names of the Secrets from which guests of a machine may read its addresses. The addresses in a Secret that is not named
-    /// may be allocated to another machine later. The inner error: the API server refuses to change a lease of the machine.
+    /// Records the names of the Secrets from which guests of a machine may read its addresses. The addresses in a
+    /// Secret that is not named may be allocated to another machine later. The inner error: the API server refuses to
+    /// change a lease of the machine.
     pub async fn set_secrets(
         &self,
         machine: Machine,
@@ -196,8 +197,8 @@ impl RegistryHandle {
         .await
     }
 
-    /// Moves the leases of a machine to the pools that serve it now, see [`Registry::move_leases`]. The inner error: the API server
-    /// refuses to change a lease of the machine.
+    /// Moves the leases of a machine to the pools that serve it now, see [`Registry::move_leases`]. The inner error:
+    /// the API server refuses to change a lease of the machine.
     pub async fn move_leases(
         &self,
         machine: Machine,
@@ -210,7 +211,8 @@ impl RegistryHandle {
         .await
     }
 
-    /// Records that the guest of a machine migrated to another cluster, see [`Registry::note_migrated`].
+    /// Records that the guest of a machine migrated to another cluster, see [`Registry::note_migrated`]. Returns the
+    /// addresses that are not held for this guest.
     pub async fn note_migrated(&self, machine: Machine) -> Result<BTreeSet<IpAddr>, Stopped> {
         self.write(move |owner| owner.registry.note_migrated(&machine, Timestamp::now())).await
     }
@@ -237,8 +239,8 @@ impl RegistryHandle {
         .await
     }
 
-    /// Adds and removes addresses that running guests report, see [`Registry::change_reports`]. Returns the reports that the
-    /// registry did not have.
+    /// Adds and removes addresses that running guests report, or that Services and Clusters have, see
+    /// [`Registry::change_reports`]. Returns the reports that the registry did not have.
     pub async fn change_reports(
         &self,
         begun: Vec<Reservation>,
@@ -383,15 +385,15 @@ impl RegistryHandle {
         self.changes.clone()
     }
 
-    /// Returns a receiver that says whether the API server works. While requests fail, the value is `false`, and
+    /// Returns a receiver that says whether the registry works. While its requests fail, the value is `false`, and
     /// nothing is allocated.
     #[must_use]
     pub fn works(&self) -> watch::Receiver<bool> {
         self.works.clone()
     }
 
-    /// Notes that objects of these names have changed. If the API server has refused the lease of a claimant with such a name, the next
-    /// claim tries again at once, even if the pause after the refusal has not ended.
+    /// Notes that objects of these names have changed. If the API server has refused the lease of a claimant with such
+    /// a name, the next claim tries again at once, even if the pause after the refusal has not ended.
     pub fn note_changes(&self, names: &BTreeSet<Key>) {
         self.refused.note_changes(names);
     }

@@ -166,7 +166,7 @@ impl Progress {
         *self.lock() = Some(Instant::now());
     }
 
-    /// Notes that a part of the command is done: the API server has stored or definitely refused a lease.
+    /// Notes that a part of the command is done: for example, the API server has stored or definitely refused a lease.
     pub(crate) fn note(&self) {
         if let Some(last) = &mut *self.lock() {
             *last = Instant::now();

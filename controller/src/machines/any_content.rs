@@ -95,7 +95,7 @@ fn key(name: &str) -> Key {
     Key { namespace: "n".to_owned(), name: name.to_owned() }
 }
 
-/// Returns everything that the index knows about machine `honest`.
+/// Returns the objects, claims, holders and pools of machine `honest` in the index.
 fn state(index: &Index) -> impl PartialEq + use<> {
     let honest = key("honest");
     let objects = (index.vm(&honest).cloned(), index.machine(&honest).cloned(), index.instance(&honest).cloned());
@@ -147,7 +147,7 @@ fn no_content_of_an_object_removes_the_record_of_another_machine() {
     }
 }
 
-/// Returns the objects of machine `evil/NAME` with the names, labels, annotations and owners of machine `n/honest`.
+/// Returns objects in namespace `evil` whose labels, owner references and claimants name machine `n/honest`.
 fn impostors_of(name: &str) -> Vec<(Kind, &'static str, Value)> {
     let mut all = objects_of("honest", "10.0.0.9");
     for (_, _, object) in &mut all {

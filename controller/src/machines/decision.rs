@@ -18,11 +18,11 @@
 //! - A lease lists all Secrets with its address that a guest may read. The lease has the name of a Secret before the
 //!   Secret exists.
 //! - An address is released only when no guest can read a Secret with the address any more. In addition, the machine of
-//!   the address must be gone, or must have moved to another network. A Secret that no lease names counts as a Secret
-//!   of this machine.
+//!   the address must be gone, or must have moved to another network. In the check whether a machine is gone, a Secret
+//!   that no lease names counts as a Secret of this machine.
 //! - A VirtualMachine gets the addresses of a KubevirtMachine only if both have the same namespace and name. Labels
-//!   alone are no proof: any user who may create a VirtualMachine can choose its labels. If the KubevirtMachine is in
-//!   another namespace or in another cluster, the VirtualMachine itself holds the addresses.
+//!   alone are no proof: any user who has the right to create a VirtualMachine can choose its labels. If the
+//!   KubevirtMachine is in another namespace or in another cluster, the VirtualMachine itself holds the addresses.
 //! - A lease of version 0.2.0 may name a KubevirtMachine in another namespace. The address of such a lease belongs to
 //!   the VirtualMachine in the namespace that the lease names, until this VirtualMachine and its guest are gone.
 

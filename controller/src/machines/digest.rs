@@ -1,19 +1,19 @@
 //! The digest of the network data in the Secret of a machine. With this digest, a leader need not read each Secret when
 //! it starts.
 //!
-//! The controller has no right to list Secrets, so it must read each Secret by its name. To avoid this, the object that
-//! holds the addresses has an annotation with a digest of its Secret. The digest is written after the Secret, together
-//! with the annotation of the addresses. A leader that starts lists this object. From the leases, the pools and the
-//! VirtualMachine, the leader makes the Secret that it would write now, and compares the digest of this Secret with the
-//! annotation.
+//! The controller has no right to list Secrets, so it must read each Secret by its name. To avoid these reads, the
+//! object that holds the addresses has an annotation with a digest of its Secret. The digest is written after the
+//! Secret, together with the annotation of the addresses. A leader that starts lists this object. From the leases, the
+//! pools and the VirtualMachine, the leader makes the Secret that it would write now, and compares the digest of this
+//! Secret with the annotation.
 //!
-//! Users can write these objects, and can change a Secret. So a digest has only one effect: a pass with nothing to do
-//! makes no request. Before its first request, a pass reads the Secret and decides again. So no digest records,
-//! releases or allocates an address.
+//! Users can write the objects with this annotation, and can change a Secret. So a digest has only one effect: a pass
+//! with nothing to do makes no request. Before its first request, a pass reads the Secret and decides again. So no
+//! digest records, releases or allocates an address.
 //!
 //! A digest does not show that a Secret was changed or deleted while no leader ran. So each Secret that was not read at
-//! the start is read later, a few Secrets each second, and whenever an object of its machine changes. The Secret of an
-//! instance that has not started yet is read at once, because the pod of the instance may wait for the Secret.
+//! the start is read later: ten Secrets each second, and a Secret whenever an object of its machine changes. The Secret
+//! of an instance that has not started yet is read at once, because the pod of the instance may wait for the Secret.
 
 use glowplug::formats::have_same_network;
 use ipnetwork::IpNetwork;
@@ -28,7 +28,7 @@ use crate::kinds::virtual_machine::VirtualMachine;
 use crate::machines::view::View;
 
 impl View {
-    /// Lets a pass that has made no request work without reading the Secret. If the annotation has the digest of the
+    /// Lets a pass work without the stored Secret until its first request: if the annotation has the digest of the
     /// Secret that the leader would write now, the view gets this Secret.
     pub(super) fn trust_digest(&mut self) {
         if let Some(secret) = self.digested() {

@@ -17,8 +17,8 @@ use crate::machines::view::View;
 use crate::pools::selection::Selected;
 
 impl View {
-    /// Returns the name of the pool whose settings apply to an allocation: the pool of the first lease of the
-    /// allocation if this pool serves the interface, otherwise the first selected pool.
+    /// Returns the name of the pool whose settings apply to an allocation: the pool with the lease of the first address
+    /// if this pool serves the interface, otherwise the first pool of the interface.
     pub(super) fn pool_of_allocation(&self, selected: &Selected, allocation: &Allocation) -> String {
         let is_it = |held: &&Held| {
             held.claimant == allocation.claimant
@@ -77,8 +77,8 @@ impl View {
         let document = if is_no_cloud { document.and_then(|it| it.to_network_config()) } else { document };
         document.map_err(|error| match error {
             ExpandError::Template(_) => format!("template: {error}"),
-            // Any other error is about the settings of the pools, such as their routes. A pool without a template has
-            // settings, too.
+            // Any other error is about the settings of the pools, such as their routes, so the message names the pools.
+            // A pool without a template has settings, too.
             _ => {
                 let pools: BTreeSet<String> =
                     selected.iter().map(|selected| format!("{:?}", selected.pool.to_string())).collect();
@@ -88,8 +88,8 @@ impl View {
     }
 
     /// Returns the settings for an allocation, from `pool`. If `pool` no longer has an address of the allocation, the
-    /// gateways and routes come from another pool of the network that has this address. `Err`: no pool has an address
-    /// of the allocation, so the gateway for this address is not known.
+    /// gateways and routes come from the pool that has this address now. `Err`: no pool has an address of the
+    /// allocation, so the gateway for this address is not known.
     fn settings(&self, pool: &Pool, network: &str, allocation: &Allocation) -> Result<Settings, String> {
         let home = |address: IpAddr| self.ledger.homes.get(&(network.to_owned(), address));
         pool.settings_for(&allocation.addresses, &home).map_err(|address| {

@@ -203,8 +203,9 @@ impl Index {
         }
     }
 
-    /// Stores the response to a request. `known` is the version that was known before the request. Returns the names whose decision may
-    /// have changed. If the object was not found, no name is returned: the watch reports the deletion later.
+    /// Stores the response to a request. `known` is the version that was known before the request. Returns the names
+    /// whose decision may have changed. If the object was not found, no name is returned: the watch reports the
+    /// deletion later.
     ///
     /// If the object was known before the request and is unknown now, a watch has reported its deletion. The response
     /// may be older than the deletion, so the response is ignored: the watch would not report the deletion again. If
@@ -294,8 +295,8 @@ impl Index {
 
     fn set_selection(&mut self, selection: Arc<Selection>) -> BTreeSet<Key> {
         let before = std::mem::replace(&mut self.selection, selection);
-        // The network data of a machine depends on the settings of its pools. It also depends on other pools of the
-        // network, because such a pool may have its address now.
+        // The network data of a machine depends on the settings of its pools. It also depends on the other pools of the
+        // network, because one of them may have the address of the machine now.
         let known = self.selection.pools().filter_map(|pool| Some((pool, before.pool(&pool.id)?)));
         let changed = known.filter(has_other_settings).filter_map(|(pool, before)| {
             let of = |pool: &MachinePool| pool.pool.as_ref().ok().map(|pool| pool.network().to_owned());
@@ -377,8 +378,8 @@ impl Index {
     }
 
     /// Returns the KubevirtMachine for the VirtualMachine of a name. `None` also if this KubevirtMachine has its
-    /// VirtualMachine in another namespace: then the VirtualMachine of this name holds its addresses itself, like one
-    /// whose KubevirtMachine is in another cluster.
+    /// VirtualMachine in another namespace: then the VirtualMachine of this name holds its addresses itself, like a
+    /// VirtualMachine whose KubevirtMachine is in another cluster.
     pub(super) fn machine(&self, key: &Key) -> Option<&KubevirtMachine> {
         self.machines.get(key).filter(|machine| !machine.has_vm_elsewhere)
     }
@@ -415,7 +416,7 @@ impl Index {
         }
     }
 
-    /// Removes a holder that has released its addresses from the state of a name.
+    /// Forgets a holder that has released its addresses. `vm` is the name of its VirtualMachine.
     pub(super) fn forget_holder(&mut self, vm: &Key, holder: &Machine) {
         if let Some(holders) = self.earlier.get_mut(vm) {
             holders.remove(holder);
@@ -430,15 +431,15 @@ impl Index {
         });
     }
 
-    /// Notes the holder of a lease if it is in another namespace than its VirtualMachine. Returns `true` if this holder
-    /// was not known.
+    /// Notes a holder that is in another namespace than its VirtualMachine. Returns `true` if such a holder is new, and
+    /// `false` for every other holder.
     pub(super) fn note_earlier(&mut self, holder: &Machine) -> bool {
         let vm = Key::of_vm(holder);
         vm != Key::of_machine(holder) && self.earlier.entry(vm).or_default().insert(holder.clone())
     }
 
-    /// Whether a user has removed the annotation with which a VirtualMachine was left alone. The removal counts for
-    /// this version of the VirtualMachine and for later versions.
+    /// Whether a user has removed the annotation with which a VirtualMachine was left alone. The removal counts until
+    /// the template refers to a Secret, or the annotation is added again.
     fn is_freed(&self, key: &Key, vm: &VirtualMachine) -> bool {
         let same = self.vm(key).filter(|before| before.metadata.uid == vm.metadata.uid);
         let was_freed = self.memory.get(key).is_some_and(|memory| memory.is_freed);
@@ -475,9 +476,9 @@ impl Index {
         all.any(has_record)
     }
 
-    /// Whether a pass of this name may be urgent: a guest may wait for the network data of the name, or another machine
-    /// for its addresses. Otherwise, the controller only compares and repairs objects, because the guest has started,
-    /// or the machine is served and has no guest.
+    /// Whether a pass of this name may be urgent: a guest may wait for its network data, or another machine may wait
+    /// for the addresses of this name. Otherwise, the controller only compares and repairs objects, because the guest
+    /// has started, or the machine is served and has no guest.
     pub(super) fn may_wait(&self, key: &Key) -> bool {
         match (self.instance(key), self.vm(key)) {
             (Some(instance), _) => !instance.has_started,
@@ -486,10 +487,10 @@ impl Index {
         }
     }
 
-    /// Whether the machine of a name is served, so that a leader that starts only compares its objects. A machine is
-    /// served if an object has the annotation with the addresses. If objects have lost their annotations, a machine is
-    /// served if the name had leases before the start (`had_addresses`). `false` if an instance exists whose guest has
-    /// not started, because the guest may wait for its Secret.
+    /// Whether the machine of a name is served. A leader that starts only compares the objects of such a machine. A
+    /// machine is served if an object has the annotation with the addresses. If objects have lost their annotations, a
+    /// machine is served if the name had leases before the start (`had_addresses`). `false` if an instance exists whose
+    /// guest has not started, because the guest may wait for its Secret.
     pub(super) fn is_served(&self, key: &Key, had_addresses: bool) -> bool {
         let is_waited_for = self.instance(key).is_some_and(|instance| !instance.has_started);
         !is_waited_for && (self.is_annotated(key) || self.vm(key).is_some() && had_addresses)
@@ -535,7 +536,7 @@ impl Index {
         inventory(objects, |key| self.machine(key)?.metadata.uid.as_deref())
     }
 
-    /// Removes the records that are adopted after the reports of guests from `inventory`, and returns them.
+    /// Takes the records that are adopted after the reports of guests out of `inventory`, and returns these records.
     pub(super) fn take_followers(&self, inventory: &mut Inventory) -> Inventory {
         take_followers(inventory, self.instances.iter().map(|(_, instance)| instance), |key| self.instance(key))
     }
@@ -548,8 +549,8 @@ impl Index {
 /// Returns the records of `objects`. Each machine in a record gets its kind: KubevirtMachine or VirtualMachine.
 /// `uid_of` returns the UID of the KubevirtMachine for the VirtualMachine of a name.
 pub(crate) fn inventory<'m>(mut objects: Objects, uid_of: impl Fn(&Key) -> Option<&'m str>) -> Inventory {
-    // A user who may write VirtualMachines in one namespace can set labels that name a machine of another namespace. So
-    // labels count only if they have the namespace and name of the VirtualMachine.
+    // A user who has the right to write VirtualMachines in one namespace can set labels that name a machine of another
+    // namespace. So labels count only if they have the namespace and name of the VirtualMachine.
     objects.confirm_machines(|vm, machine| vm == machine);
     let mut inventory = objects.inventory();
     inventory.each_machine(|machine| {
@@ -560,7 +561,7 @@ pub(crate) fn inventory<'m>(mut objects: Objects, uid_of: impl Fn(&Key) -> Optio
     inventory
 }
 
-/// Removes the records that are adopted after the reports of guests from `inventory`, and returns them: see
+/// Takes the records that are adopted after the reports of guests out of `inventory`, and returns these records: see
 /// [`Record::follows_reports`]. `instance_of` returns the instance of a name.
 pub(crate) fn take_followers<'i>(
     inventory: &mut Inventory,
@@ -606,7 +607,8 @@ impl<'p> Moves<'p> {
         Self(changed)
     }
 
-    /// Whether a pool has begun or ceased to have an address, or serves other machines and has the address.
+    /// Whether a pool of `network` has gained or lost `address`, or has this address and serves other machines than
+    /// before.
     fn has(&self, network: &str, address: IpAddr) -> bool {
         let has = |pool: &MachinePool| {
             let is_usable = pool.network() == Some(network) && !pool.is_deleted;
@@ -757,7 +759,7 @@ mod tests {
         assert_eq!(index.take(Kind::VirtualMachine, &w, None, late()), [w].into());
     }
 
-    /// The template of a KubevirtMachine whose VirtualMachine is in this namespace.
+    /// Returns the specification of a KubevirtMachine whose VirtualMachine is in this namespace.
     fn template(namespace: &str) -> Value {
         json!({"spec": {"virtualMachineTemplate": {"metadata": {"namespace": namespace}}}})
     }

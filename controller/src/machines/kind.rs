@@ -16,7 +16,7 @@ pub(super) enum Kind {
     KubevirtMachine,
     VirtualMachine,
     Instance,
-    /// IPAddressClaims that the controller created for machines, in this version.
+    /// IPAddressClaims that the controller created for machines, in this API version.
     AddressClaim(Version),
     IpamClaim,
 }

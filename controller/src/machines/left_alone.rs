@@ -59,8 +59,8 @@ impl Standing {
 // === impl View ===
 
 impl View {
-    /// Returns the next step for a machine that is left alone, or for which this is not decided yet. `None`: the
-    /// machine must be served, or has network data.
+    /// Returns the next step for a machine that is or must be left alone. The step first reads the instance if the
+    /// decision needs it. `None`: the machine must be served, or has network data.
     pub(super) fn leave_alone(&self, vm: &VirtualMachine, selected: &[Selected]) -> Option<Step> {
         let standing = Standing::of(vm, self.instance.as_ref());
         match standing {
@@ -102,7 +102,7 @@ impl View {
         })
     }
 
-    /// Whether a machine holds an address of each family on each interface that pools select. Then its records have
+    /// Whether a machine holds an address of each family on each interface that pools select. If so, its records have
     /// become leases, because the pools offer the recorded addresses now. Such a machine is served as if its pools had
     /// offered these addresses from the beginning.
     fn holds_an_address_of_each(&self, vm: &VirtualMachine, selected: &[Selected]) -> bool {

@@ -53,7 +53,7 @@ impl Work<'_> {
         if check.is_some() {
             view.trust_digest();
         }
-        // One more step for the proof of each holder.
+        // The check of each holder needs one more step.
         for _ in 0..LONGEST_PASS + view.ledger.known.len() {
             if self.index().selected(&key) != view.selected {
                 // A request of this pass found another version of the VirtualMachine, so the pass begins again. The
@@ -150,8 +150,9 @@ impl Work<'_> {
         view.is_repeat_due = view.memory.is_repeat_due(Instant::now());
         (view.records, view.doubts) = index.records_of(key);
         view.sources.claims = index.claims_of(key);
-        // A user who may create claims can name any machine in a claim, so claims of other machines are left out. If
-        // neither a VirtualMachine nor an instance exists, all claims count, because a pass can then only end claims.
+        // A user who has the right to create claims can name any machine in a claim, so claims of other machines are
+        // left out. If neither a VirtualMachine nor an instance exists, all claims count, because a pass can then only
+        // end claims.
         let has_guest = view.vm.is_some() || view.instance.is_some();
         view.sources.claims.retain(|claim| !has_guest || index.is_machine_of(&claim.claimant.machine, key));
         let attachments = view.vm.iter().flat_map(|vm| &vm.networks);

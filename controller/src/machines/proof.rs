@@ -74,8 +74,9 @@ impl Work<'_> {
         };
         let (check, uid) = (proof.check(), &holder.uid);
         tracing::debug!(machine = %key, uid, ?check, "read the objects of a machine that may be gone");
-        // A user who may create claims can name any machine in a claim. So the proof is valid only for a machine of
-        // this name, and only if no lease says that the VirtualMachine of the machine is in another namespace.
+        // A user who has the right to create claims can name any machine in a claim. So the proof is valid only for a
+        // machine of this name, and only if no lease says that the VirtualMachine of the machine is in another
+        // namespace.
         let is_of_name = Key::of_machine(&holder) == *key || proof.is_earlier;
         if check == Check::Kept || !is_of_name || held.iter().any(|held| Key::of_vm(&held.claimant.machine) != *key) {
             return Ok(Response::Checked(check));
@@ -135,13 +136,14 @@ impl Proof {
     }
 
     /// Whether a guest with a reference to this Secret may use an address of the holder. A Secret that no lease names
-    /// counts as one of the holder, because version 0.2.0 does not keep the names of Secrets in leases.
+    /// counts as a Secret of the holder, unless a later VirtualMachine refers to this Secret: version 0.2.0 does not
+    /// keep the names of Secrets in leases.
     fn may_read(&self, secret: &str) -> bool {
         let is_of_successor = self.successor().is_some_and(|vm| vm.secret() == Some(secret));
         self.secrets.contains(secret) || (!self.of_others.contains(secret) && !is_of_successor)
     }
 
-    /// Whether a VirtualMachine that is later than the holder's has created the instance. The owner alone is no proof:
+    /// Whether the VirtualMachine of a later machine has created the instance. The owner reference alone is no proof:
     /// in KubeVirt, a VirtualMachine also takes over an older instance without an owner.
     fn is_of_successor(&self, instance: &Instance) -> bool {
         self.successor().is_some_and(|vm| {
@@ -150,8 +152,9 @@ impl Proof {
         })
     }
 
-    /// Returns the VirtualMachine if it certainly belongs to a later machine than the holder. capk removes a KubevirtMachine before its
-    /// VirtualMachine is gone, so a VirtualMachine without its KubevirtMachine may still belong to the holder.
+    /// Returns the VirtualMachine if it certainly belongs to a later machine than the holder. capk removes a
+    /// KubevirtMachine before its VirtualMachine is gone, so a VirtualMachine without its KubevirtMachine may still
+    /// belong to the holder.
     fn successor(&self) -> Option<&VirtualMachine> {
         let machine = self.machine.as_ref();
         self.vm.as_ref().filter(|vm| match self.holder.kind {

@@ -21,9 +21,9 @@ pub(super) struct Recorded {
     pub(super) pools: BTreeMap<String, Pool>,
     /// Addresses that machines of this name hold, oldest lease first.
     pub(super) held: Vec<Held>,
-    /// For some addresses of `held`, by network and address: the pool of the address now. An entry exists only if the
-    /// pool of the lease no longer has the address, or if the leases of the interface are from several pools. The pool
-    /// is the only one that has the address, serves the machine and allocates addresses.
+    /// For some addresses of `held`, by network and address: the only pool that has the address now, serves the machine
+    /// and allocates addresses. An entry exists only if the pool of the lease no longer has the address, or if the
+    /// leases of the interface are from several pools.
     pub(super) homes: BTreeMap<(String, IpAddr), Pool>,
     /// Machines of this name that hold an address or have a record without a lease.
     pub(super) known: BTreeSet<Machine>,

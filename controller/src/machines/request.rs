@@ -426,7 +426,7 @@ impl Work<'_> {
         });
         let interfaces: Vec<String> = interfaces.collect();
         let note = format!("Allocated {}", interfaces.join(", "));
-        // The label has this value if the VirtualMachine got its reference when it was created. A machine that got its
+        // The label is [`ISSUED`] if the VirtualMachine got its reference when it was created. A machine that got its
         // reference later has not waited since its creation.
         let is_new = |vm: &&VirtualMachine| vm.mark.label.as_deref() == Some(ISSUED);
         let created = view.vm.as_ref().filter(is_new).and_then(|vm| kubevirt_machine::created(&vm.metadata));

@@ -71,8 +71,9 @@ impl View {
         !is_there && !is_read
     }
 
-    /// Returns the addresses of a Secret as records of the machine `claimed`. Addresses that the pools of this machine
-    /// cannot give are left out.
+    /// Returns the addresses of a Secret as records of the machine `claimed`. An interface is left out if no pool of
+    /// this machine has its first address, if another program chooses the addresses of the pool, or if `preAllocations`
+    /// of a pool names this machine.
     fn records_of(&self, own: &OwnSecret, selected: &[Selected], claimed: &Claimed) -> Vec<Record> {
         let records = own.interfaces.iter().filter_map(|given| {
             let is_it = |it: &&Selected| it.interface == given.interface && it.network == given.network;

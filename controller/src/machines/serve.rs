@@ -35,11 +35,11 @@ use crate::pools::selection::Selected;
 const RETRY_ANNOTATION: &str = "ipam.glowplug.dev/retry";
 
 impl View {
-    /// Returns the check of a holder of this name that may be gone. `None`: no holder may be gone, or all such holders
-    /// are checked.
+    /// Returns the step that checks a holder of this name that is possibly gone. `None`: there is no such holder that
+    /// this pass has not checked.
     ///
-    /// A holder may be gone if no known object has its UID. A KubevirtMachine of another namespace may be gone if no
-    /// VirtualMachine of this name is known.
+    /// A holder is possibly gone if no known object has its UID. A KubevirtMachine of another namespace is possibly
+    /// gone if no VirtualMachine of this name is known.
     pub(super) fn look_for_the_gone(&self) -> Option<Step> {
         let claims = self.sources.claims.iter().map(|claim| &claim.claimant.machine);
         let known = self.ledger.known.iter().chain(&self.memory.claimed).chain(claims);
@@ -115,8 +115,9 @@ impl View {
         }
     }
 
-    /// Returns the step that records the addresses in the Secret of a guest, if no lease names this Secret. `None`: a
-    /// lease names the Secret, or the guest reads no Secret of this controller.
+    /// Returns the next step that adopts the addresses in the Secret of a guest, or adds the name of this Secret to the
+    /// leases. `None`: a lease names the Secret, the guest reads no Secret of this controller, or another controller
+    /// serves the machine.
     pub(super) fn adopt_guest(&self) -> Option<Step> {
         let name = self.instance.as_ref()?.secret.as_ref()?;
         if self.ledger.is_of_another || self.ledger.held.iter().any(|held| held.secrets.contains(name)) {
@@ -157,8 +158,8 @@ impl View {
         }
     }
 
-    /// Whether a lease says that this Secret belonged to an earlier machine. A restored manifest names such a Secret if
-    /// no webhook answers, and the garbage collector may have deleted the Secret.
+    /// Whether a lease says that this Secret belonged to an earlier machine. A VirtualMachine that was restored while
+    /// no webhook answered still refers to such a Secret, and the garbage collector may have deleted the Secret.
     fn is_of_earlier(&self, secret: &str, vm: &VirtualMachine, machine: &Machine) -> bool {
         let is_other = |holder: &Machine| holder != machine && holder.uid != uid(&vm.metadata);
         self.ledger.held.iter().any(|held| is_other(&held.claimant.machine) && held.secrets.contains(secret))
@@ -186,7 +187,7 @@ impl View {
         })))
     }
 
-    /// Returns the object that claims addresses for a VirtualMachine. `None`: no object may claim now. `Err`: this step
+    /// Returns the object that claims addresses for a VirtualMachine. `None`: no object can claim now. `Err`: this step
     /// must be done before the object is known.
     pub(super) fn claimant(&self, vm: &VirtualMachine) -> Result<Option<Claimed>, Step> {
         let label = vm.kubevirt_machine().filter(|_| self.kinds.has_kubevirt_machines);
@@ -229,7 +230,7 @@ impl View {
     }
 
     /// Returns the next step for a VirtualMachine without a Secret: request a reference to a Secret, claim addresses,
-    /// or create the Secret. `name` is the name in the reference. `None`: the VirtualMachine has no reference.
+    /// or create the Secret. `name` is the name in the reference, or `None` without a reference.
     fn provide(&self, vm: &VirtualMachine, name: Option<&str>) -> Step {
         let selected = match &self.selected {
             Ok(selected) => selected,
@@ -349,7 +350,7 @@ impl View {
     }
 
     /// Returns the step that releases the addresses of the machine, because one of its interfaces is on another network
-    /// now. `None`: a guest may have these addresses, or they may be in its Secret `name`.
+    /// now. `None`: a guest may have these addresses, the Secret `name` may have them, or this pass has released them.
     fn move_to_other_pool(&self, holder: &Machine, name: &str) -> Option<Step> {
         let held = self.ledger.held.iter().filter(|held| held.claimant.machine == *holder);
         let secrets: BTreeSet<String> = held.flat_map(|held| held.secrets.iter().cloned()).collect();
@@ -459,8 +460,8 @@ impl View {
     }
 
     /// Returns the excluded addresses that the machine keeps and whose family is missing in its allocations. The
-    /// machine gets no other address of this family, so its Secret would have fewer addresses than its pools promise.
-    /// `None`: there is no such address.
+    /// machine gets no other address of this family, so its Secret would have no address of this family. `None`: there
+    /// is no such address.
     fn excluded_of(&self, selected: &[Selected], allocations: &[Allocation]) -> Option<String> {
         let has = |interface: InterfaceName, family: Family| {
             let mut own = allocations.iter().filter(|allocation| allocation.claimant.interface == interface);

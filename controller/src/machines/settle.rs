@@ -29,7 +29,7 @@ use crate::passes::Problem;
 use crate::pools::reference;
 use crate::pools::selection::Selected;
 
-/// Maximum number of earlier Secrets that a machine keeps while its instance reads none of its Secrets, or while its
+/// Maximum number of earlier Secrets that a machine keeps while no instance reads one of its Secrets, or while its
 /// instance ends.
 const MOST_EARLIER: usize = 8;
 
@@ -118,8 +118,8 @@ impl View {
     /// which the VirtualMachine refers, and the Secret that the instance reads, because a migration builds the drive
     /// from it. `None`: the machine needs all its Secrets.
     ///
-    /// KubeVirt may start the next guest from an older version of the VirtualMachine, so a machine keeps some earlier Secrets while no
-    /// instance reads one of its Secrets, or while the instance ends.
+    /// KubeVirt may start the next guest from an older version of the VirtualMachine, so a machine keeps some earlier
+    /// Secrets while no instance reads one of its Secrets, or while the instance ends.
     pub(super) fn drop_secrets(&self, holder: &Machine, current: &str) -> Option<Step> {
         let held = self.ledger.held.iter().filter(|held| held.claimant.machine == *holder);
         let all: BTreeSet<String> = held.flat_map(|held| held.secrets.iter().cloned()).collect();
@@ -129,8 +129,7 @@ impl View {
         let (kept, earlier): (BTreeSet<_>, BTreeSet<_>) = all.into_iter().partition(is_needed);
         let stays = read.is_some() && instance.is_some_and(|instance| !is_deleted(&instance.metadata));
         let is_due = !earlier.is_empty() && (stays || earlier.len() > MOST_EARLIER);
-        // The leases must keep the name `current`, because a lease without names counts as one whose Secrets are not
-        // known.
+        // The leases must keep the name `current`, because the Secrets of a lease without names count as not known.
         if !is_due || !kept.contains(current) || self.has_done(Once::DropSecrets) {
             return None;
         }
@@ -315,8 +314,8 @@ impl View {
         })
     }
 
-    /// Returns the step that writes the annotation or the status map, which other programs read. `None`: both are
-    /// correct, or this pass has written them.
+    /// Returns the next step that writes the marks of the template, or the annotation or the status map, which other
+    /// programs read. `None`: all of them are correct, or this pass has written them.
     fn project(&self, vm: &VirtualMachine, own: &OwnSecret) -> Option<Step> {
         let allocations: Vec<Allocation> = own.interfaces.iter().map(|given| given.allocation(own)).collect();
         let networks: BTreeMap<InterfaceName, String> =
@@ -367,7 +366,7 @@ impl View {
 
     /// Returns the step that ends the records of addresses that are reserved for the machine and that no object of the
     /// machine records any more. These addresses stay reserved, but no longer cause a conflict. `None`: there is no
-    /// such address, or a guest that runs or starts with other network data may have one.
+    /// such address, or a guest that runs or starts with other network data may have such an address.
     ///
     /// - `named`: the addresses in the current network data of the machine
     /// - `secret`: the name of the Secret with this network data
@@ -461,7 +460,7 @@ impl View {
     }
 
     /// Returns the step that ends the records of addresses from earlier network data of another author. The caller has
-    /// found no pool that selects the machine. `None`: there is no such address, or a guest may have one.
+    /// found no pool that selects the machine. `None`: there is no such address, or a guest may have such an address.
     pub(super) fn end_data_of_user(&self, vm: &VirtualMachine) -> Option<Step> {
         if self.ledger.unrecorded.is_empty() {
             return None;

@@ -1,4 +1,4 @@
-//! The sources of addresses that another program chooses, and the objects of these programs.
+//! The sources of addresses that other programs choose, and the objects of these programs.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -73,7 +73,7 @@ pub(super) struct Offer {
     pub(super) gateways: Vec<IpAddr>,
 }
 
-/// State of a source for one interface.
+/// Answer of a source about one interface.
 pub(super) enum Answer {
     Offer(Offer),
     /// A request that the pass must make before the source can answer.
@@ -82,7 +82,7 @@ pub(super) enum Answer {
     Wait(String),
     /// The source has no address left.
     Exhausted(String),
-    /// Another author has written an object that the source needs.
+    /// An object that the source needs has another author, or belongs to another pool or claim.
     Refused(String),
     /// The source gives no address that a guest can use.
     Invalid(String),
@@ -157,7 +157,7 @@ impl MachineClaim {
     ///
     /// # Errors
     ///
-    /// The reason why the claim is not one that this controller creates.
+    /// Returns the reason if this controller does not create such claims.
     pub(super) fn read(object: Object) -> Result<Self, String> {
         let metadata = ObjectMeta { managed_fields: None, ..object.metadata };
         let annotation = metadata.annotations.as_ref().and_then(|all| all.get(CLAIMANT_ANNOTATION));
@@ -189,7 +189,7 @@ impl MachineClaim {
         })
     }
 
-    /// Name of the VirtualMachine of the claim. It is the name of the machine.
+    /// Name of the VirtualMachine of the claim: the namespace of the claim, and the name of the machine.
     pub(super) fn vm(&self) -> Key {
         let namespace = self.metadata.namespace.clone().unwrap_or_default();
         Key { namespace, name: self.claimant.machine.name.clone() }

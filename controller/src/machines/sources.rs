@@ -10,7 +10,8 @@
 //!
 //! - An address is recorded as a lease before it is written to the Secret. If another machine holds the address, from
 //!   any source, the address cannot be recorded.
-//! - If a source changes its address, the machine gets the new address only if no guest can have read the earlier one.
+//! - If a source replaces an address, the machine gets the new address only if no guest can have read the earlier
+//!   address.
 //! - An IPAddressClaim has no owner: the owner's deletion would end the claim while the guest still runs, and the other
 //!   provider would allocate the address again. A finalizer keeps the IPAddress until the lease is released. The claim
 //!   is deleted after that.

@@ -1,5 +1,4 @@
-//! The start of a leader: adopts the addresses that objects record and guests report, then submits the outstanding
-//! claims.
+//! The start of a leader: adopts the addresses that objects record, then submits the outstanding claims.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -28,7 +27,8 @@ use crate::pools::selection::Selection;
 /// Pause between the first passes of two machines if these passes only compare objects.
 const COMPARISON: Duration = Duration::from_millis(2);
 
-/// Pause between the first passes of two served machines without a digest: such a pass reads a Secret, and writes the digest.
+/// Pause between the first passes of two served machines without a digest: such a pass reads a Secret, and writes the
+/// digest.
 const READ: Duration = Duration::from_millis(20);
 
 /// Pause between two passes that read a Secret after the first pass has only compared its digest.
@@ -126,7 +126,7 @@ impl Work<'_> {
                 });
                 let is_selected = chosen.as_ref().map_or(true, |selected| !selected.is_empty());
                 let may_have = match vm.secret() {
-                    // A guest that has not started gets another Secret if its Secret is not one of the controller.
+                    // A guest that has not started gets another Secret if the controller did not write its Secret.
                     Some(_) => {
                         (is_selected || !networks.is_empty())
                             && index.instance(&key).is_some_and(|instance| instance.has_started)
@@ -200,7 +200,7 @@ fn is_held(index: &Index, holders: &BTreeSet<Machine>, key: &Key) -> bool {
     holders.next().is_some_and(|holder| Key::of_machine(holder) == *key) || !index.earlier_of(key).is_empty()
 }
 
-/// Removes the addresses that have a lease in the registry from `inventory`. Returns the number of removed addresses.
+/// Removes from `inventory` each address for which its claimant has a lease. Returns the number of these addresses.
 fn without(inventory: &mut Inventory, leased: &BTreeSet<(Claimant, IpAddr)>) -> usize {
     let mut known = 0;
     for record in &mut inventory.records {

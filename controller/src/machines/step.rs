@@ -55,7 +55,7 @@ pub(super) enum Step {
     /// Creates this Secret with the addresses of the machine, and logs these warnings about its network data. Then
     /// publishes this event.
     CreateSecret(Box<Secret>, Vec<String>, Option<Notice>),
-    /// Replaces the Secret by a Secret with these prefix lengths and this document.
+    /// Updates the Secret with these prefix lengths and this document.
     UpdateSecret(Box<OwnSecret>, String),
     /// Records the names of the Secrets from which guests of a machine may read its addresses.
     RecordSecrets(Box<Machine>, BTreeSet<String>),
@@ -64,8 +64,8 @@ pub(super) enum Step {
     DropSecrets(Box<Machine>, BTreeSet<String>, BTreeSet<String>),
     /// Moves the leases of a machine to these pools, which serve the machine now.
     MoveLeases(Box<Machine>, Vec<String>),
-    /// Records that the guest of a machine has migrated to another cluster with these addresses. Then publishes which addresses stay held
-    /// after the deletion of the VirtualMachine, and which do not.
+    /// Records that the guest of a machine has migrated to another cluster with these addresses. Then publishes which
+    /// addresses stay held after the deletion of the VirtualMachine, and which do not.
     RecordMigration(Box<Machine>, BTreeSet<IpAddr>),
     /// Deletes these Secrets of a machine, then releases its addresses if no guest reads one of the Secrets.
     Release(Box<Machine>, BTreeSet<String>),
@@ -77,12 +77,13 @@ pub(super) enum Step {
     Keep(Box<Claimant>, Vec<IpAddr>),
     /// Applies this merge patch to the KubevirtMachine.
     PatchMachine(Value),
-    /// Applies this merge patch to the KubevirtMachine. The patch writes or removes the annotation that says why the VirtualMachine waits.
+    /// Applies this merge patch to the KubevirtMachine. The patch writes or removes the annotation that says why the
+    /// VirtualMachine waits.
     AnnotateWaiting(Value),
     /// Applies this merge patch to the VirtualMachine.
     AnnotateVm(Value),
-    /// Applies this merge patch to the VirtualMachine. The patch adds the annotation of a machine that is left alone. The event is
-    /// published after that.
+    /// Applies this merge patch to the VirtualMachine, then publishes this event. The patch adds the annotation of a
+    /// machine that is left alone.
     LeaveAlone(Value, Notice),
     /// Applies this merge patch to the VirtualMachine. The patch removes copied records.
     RemoveRecords(Value),
@@ -129,7 +130,7 @@ pub(super) enum Once {
     LeaveAlone,
     RemoveRecords,
     MarkVm,
-    /// [`Step::PatchMachine`] or [`Step::AnnotateVm`].
+    /// Mark of both [`Step::PatchMachine`] and [`Step::AnnotateVm`].
     Annotate,
     AnnotateWaiting,
     PatchStatus,

@@ -70,7 +70,7 @@ pub(super) struct View {
     pub(super) memory: Memory,
     /// Whether the last event about the waiting machine is so old that it must be repeated.
     pub(super) is_repeat_due: bool,
-    /// A name for the Secret of the machine that no machine had before.
+    /// A new name for the Secret of the machine. No Secret had this name before.
     pub(super) new_name: String,
     /// Pools without a free address, because of which the webhook would reject the VirtualMachine again. `None`: the
     /// webhook has not rejected the VirtualMachine, or no pool selects it.
@@ -85,14 +85,15 @@ pub(super) struct View {
     /// Settings of the pools that serve the machine, by name of the pool.
     pub(super) pools: BTreeMap<String, PoolSettings>,
 
-    /// State of the machines of this name in the registry. The pass reads it again after each step that may change it.
+    /// State of the machines of this name in the registry. The pass reads this state again after each step that may
+    /// change it, and when the records of the objects have changed.
     pub(super) ledger: Recorded,
 
     // The responses to the steps of this pass, see [`View::note`].
     /// The Secrets of the machine that this pass has read, by name.
     pub(super) secrets: BTreeMap<String, NetworkSecret>,
     /// Whether a Secret in `secrets` is derived from a digest and not read, see [`super::digest`]. The pass has made no
-    /// request so far. Before its first request, it reads the Secret.
+    /// request so far. Before its first request, the pass reads the Secret.
     pub(super) trusts_digest: bool,
     /// Addresses in the Secret of another author from which the guest reads its network data. `None`: this pass has not
     /// read the Secret.
@@ -101,7 +102,7 @@ pub(super) struct View {
     pub(super) addresses: BTreeMap<String, Option<ProviderAddress>>,
     /// Addresses that the registry allocated in this pass. `None`: no successful claim in this pass.
     pub(super) granted: Option<Vec<Allocation>>,
-    /// Reason why the registry did not allocate or adopt in this pass. `None`: no failure.
+    /// Reason why the registry refused a request of this pass, or adopted nothing. `None`: no failure.
     pub(super) problem: Option<Problem>,
     /// Holders that this pass has checked, each with the result: whether the holder is gone.
     pub(super) checked: BTreeMap<Machine, Check>,
@@ -132,7 +133,7 @@ pub(super) enum Response {
 pub(super) enum Check {
     /// An object may still use an address of the holder.
     Kept,
-    /// The holder is gone, and its leases are released.
+    /// The holder is gone. Its leases are released if the holder belongs to the name of the pass.
     Gone,
 }
 
@@ -151,11 +152,11 @@ pub(super) type Chosen = Result<Vec<Selected>, String>;
 /// State of a name that the controller keeps only in memory, because no object records it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Memory {
-    /// Holders that have claimed. They may wait for an address or hold one.
+    /// Holders that have claimed addresses. Each of them may wait for an address or hold an address.
     pub(super) claimed: BTreeSet<Machine>,
     /// The last reported event. `None`: the next event is always published.
     pub(super) notice: Option<Notice>,
-    /// Time at which this event was last published.
+    /// Time at which `notice` was last published.
     pub(super) noticed: Option<Instant>,
     /// Whether the log has a line about the request that capk create the VirtualMachine again. The controller repeats
     /// this request every few seconds while capk does not react, but logs it only once.
@@ -224,7 +225,7 @@ impl View {
     }
 
     /// Whether the machine waits for its network data, and an event has named the reason. A machine does not wait if it
-    /// has network data of another author or earlier network data, or if it has another address than the requested one.
+    /// has network data of another author or earlier network data, or if it has another address than requested.
     pub(super) fn is_waiting(&self) -> bool {
         self.memory.notice.as_ref().is_some_and(|notice| ![KEPT, OUTDATED, IGNORED].contains(&notice.reason))
     }
@@ -279,8 +280,8 @@ impl View {
     }
 
     /// Checks that the Secret of the VirtualMachine names a holder of this name. Any other Secret is returned as
-    /// [`NetworkSecret::Foreign`]: otherwise a user who may create Secrets in one namespace could take addresses from
-    /// machines of other namespaces.
+    /// [`NetworkSecret::Foreign`]: otherwise a user who has the right to create Secrets in one namespace could take
+    /// addresses from machines of other namespaces.
     pub(super) fn check(&self, secret: NetworkSecret) -> NetworkSecret {
         let NetworkSecret::Ours(mut own) = secret else { return secret };
         if Key::of_machine(&own.machine) == self.key {
@@ -302,8 +303,8 @@ impl View {
         self.hold_back(self.report("NetworkDataMissing", note))
     }
 
-    /// Returns the step that removes a waiting machine of this view's name from the wait queue, because the machine must not get
-    /// an address now. Returns `step` if no machine of the name waits.
+    /// Returns the step that removes a waiting machine of this name from the wait queue, because the machine must not
+    /// get an address now. Returns `step` if no machine of the name waits.
     pub(super) fn hold_back(&self, step: Step) -> Step {
         self.ledger.waiting.first().map_or(step, |holder| Step::Withdraw(holder.clone()))
     }

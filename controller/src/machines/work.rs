@@ -51,7 +51,7 @@ pub struct Machines {
     pub(super) scope: Scope,
     pub(super) macs: macs::Observer,
     pub(super) reports: reports::Observer,
-    /// The pools that the webhooks use. They have a change before the registry has it.
+    /// The pools that the webhooks use. A changed pool is here before the registry has it.
     pub(super) pools: Arc<SelectionCache>,
     pub(super) states: Arc<MachineStates>,
 }
@@ -135,7 +135,8 @@ impl Work<'_> {
         self.index().remember(key, |memory| memory.claimed.extend([machine.clone()]));
     }
 
-    /// Notes KubevirtMachines that hold addresses for VirtualMachines of other namespaces. These VirtualMachines get a pass.
+    /// Notes KubevirtMachines that hold addresses for VirtualMachines of other namespaces. These VirtualMachines get a
+    /// pass.
     pub(super) fn note_earlier(&self, earlier: &BTreeSet<Machine>) {
         let new = earlier.iter().filter(|holder| self.index().note_earlier(holder));
         // A send fails only after the passes have ended.
@@ -221,8 +222,8 @@ impl Work<'_> {
         Ok(Api::namespaced_with(self.machines.client.clone(), &key.namespace, &kind))
     }
 
-    /// Returns the API for objects of a kind in the namespace of a name. It uses [`Object`], because a user can write
-    /// an object that only this type can read.
+    /// Returns the API for objects of a kind in the namespace of a name. The API uses [`Object`], because a user can
+    /// write an object that only this type can read.
     pub(super) fn api(&self, kind: Kind, key: &Key) -> Api<Object> {
         Api::namespaced_with(self.machines.client.clone(), &key.namespace, &kind.resource())
     }

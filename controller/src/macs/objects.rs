@@ -187,8 +187,8 @@ fn read_lease(object: &Object, address: MacAddr) -> Result<LeaseSpec, String> {
     }
 }
 
-/// Stores an object, unless a newer version is known. Returns whether `is_like` finds a difference from the version
-/// before.
+/// Stores an object, unless a newer version is known. Returns `true` if the object is stored and differs from the
+/// version before, according to `is_like`.
 fn store<K: Clone + Ord, T>(
     known: &mut Newest<K, T>,
     key: K,

@@ -16,7 +16,7 @@
 //! - An existing VirtualMachine keeps all its leases, even if its interfaces change: KubeVirt may start an instance
 //!   from an older version of the VirtualMachine.
 //! - An address that a VirtualMachine or instance uses without a lease is not allocated, if the pool of the address
-//!   serves the namespace of the user. The uses in other namespaces do not count here: otherwise the users of one
+//!   serves the namespace of this object. A use in another namespace does not count here: otherwise the users of one
 //!   namespace could use up the pools of all others.
 //! - A running guest of another namespace also keeps addresses of the pool from being allocated: at most
 //!   [`MOST_OF_GUEST`](super::used::MOST_OF_GUEST) for one guest, and at most a quarter of the pool for all guests of a

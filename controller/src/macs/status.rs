@@ -1,4 +1,4 @@
-//! Writes the status of a MACPool: its counts and its conditions.
+//! Decides the status of a MACPool: its counts and its conditions.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -3,8 +3,10 @@
 //! When an address becomes allocatable, the registry closes it first: the address is in the registry, but is not
 //! allocated. Each such growth of the allocatable addresses has a number, which is sent with the pools. Each part
 //! adopts the records that its watches know, and then reports the number. When all parts have reported the number of a
-//! growth, the addresses of the growth are opened. The start is the first growth. After the start, the outstanding
-//! claims of all kinds are processed together, in the order of their creation.
+//! growth, the addresses of the growth are opened.
+//!
+//! The start is the first growth. When its addresses are open, the outstanding claims of all parts are processed
+//! together, in the order of their creation.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -27,7 +29,7 @@ pub struct Opening {
 /// Reports of the parts, and the last growth that is open.
 #[derive(Debug, Default)]
 struct State {
-    /// The last growth whose records each part has adopted.
+    /// For each part, the number of the last growth whose records the part has adopted.
     adopted: BTreeMap<&'static str, u64>,
     /// Claims of the start that are not processed yet.
     claims: Vec<Claim>,

@@ -34,8 +34,8 @@ use crate::pools::changed::changed_networks;
 use crate::pools::selection::OpenPools;
 use crate::repeated::Repeated;
 
-/// Pause before the records of new addresses are adopted. The watches of several kinds have no common order: an object that was
-/// written before its pool may arrive after the pool.
+/// Pause before the records of new addresses are adopted. The watches of several kinds have no common order: an object
+/// that was written before its pool may arrive after the pool.
 const SETTLE: Duration = Duration::from_millis(250);
 
 /// A part of a leader, which serves the objects of some kinds.
@@ -53,7 +53,7 @@ pub(crate) struct Part<'p> {
     pub(crate) lines: Repeated,
 }
 
-/// Names that wait. The values are the addresses that the name needs and another claimant has.
+/// Names that wait, each with the addresses that the name needs and that are not available.
 #[derive(Debug, Default)]
 struct Waits(Mutex<BTreeMap<Key, Vec<IpAddr>>>);
 
@@ -83,7 +83,7 @@ pub(crate) trait Work {
     /// part may still use earlier pools.
     async fn adopt(&self, pools: &OpenPools) -> Result<(), Error>;
 
-    /// Does the same as [`Work::adopt`] for the records that passes have found since then.
+    /// Does the same as [`Work::adopt`] for the records that passes have found after that call.
     async fn adopt_found(&self) -> Result<(), Error>;
 
     /// Returns the names with an outstanding claim. Names of older objects come first.
@@ -103,8 +103,8 @@ pub(crate) trait Work {
     async fn pass(&self, key: Key, until: Until) -> Result<Ended, Error>;
 }
 
-/// Runs a part until the future is dropped. Calls `is_ready` after the claims of the objects that existed at the start are
-/// processed.
+/// Runs a part until the future is dropped. Calls `is_ready` after the claims of the objects that existed at the start
+/// are processed.
 ///
 /// - `pools` sends the pools after each change, as soon as the registry has them.
 /// - `served` sends the holders with new addresses.
@@ -208,8 +208,8 @@ async fn run_kinds<W: Work>(
 }
 
 /// Notes changes until each watch of `unlisted` has listed its objects, because no record may be missing when the first
-/// addresses are allocated. The lists of each watch are counted: one watch may list its objects twice before another
-/// watch has listed its objects.
+/// addresses are allocated. Each watch counts once: one watch may list its objects twice before another watch has
+/// listed its objects.
 async fn until_listed<K>(
     changes: &mut (impl Stream<Item = (usize, K, Change)> + Unpin),
     mut unlisted: BTreeSet<usize>,
@@ -237,9 +237,9 @@ async fn open<W: Work>(part: &Part<'_>, work: &W, pools: &OpenPools) -> Result<(
     Ok(())
 }
 
-/// Adopts the records of each growth after that of `first`, then uses the new pools. Yields the names that may need a
-/// pass. Names that wait are included if the change can help them: a pool may have the addresses of their records now,
-/// or no longer keep the address that they request.
+/// Adopts the records of each growth after the growth of `first`, then uses the new pools. Yields the names that may
+/// need a pass. Names that wait are included if the change can help them: a pool may have the addresses of their
+/// records now, or may no longer reserve the address that they request.
 fn each_pools<'a, W: Work>(
     part: &'a Part<'_>,
     work: &'a W,

@@ -11,11 +11,12 @@ use crate::cluster::key::Key;
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// Longest pause after an unfinished pass.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// First and longest pause of a name that waits, see [`End::Waits`]. They are longer, because most changes are
+/// First and longest pause of a name that waits, see [`End::Waits`]. These pauses are longer, because most changes are
 /// reported.
 const FIRST_WAIT: Duration = Duration::from_secs(2);
 const LONGEST_WAIT: Duration = Duration::from_secs(300);
-/// Maximum number of passes of [`Turn::Later`] that run at the same time, so that the API server has time for the other passes.
+/// Maximum number of passes of [`Turn::Later`] that run at the same time, so that the API server has time for the other
+/// passes.
 const LATER_PASSES: usize = 16;
 
 /// How a pass has ended.
@@ -119,8 +120,8 @@ impl Queue {
         }
     }
 
-    /// Returns the time at which the next pass may begin. `None`: no name waits, or only names that wait for the end of
-    /// another pass.
+    /// Returns the time at which the next pass may begin. `None`: no name waits, or each waiting name must wait for the
+    /// end of another pass.
     pub(super) fn next_time(&self) -> Option<Instant> {
         self.open().map(|(_, (at, _))| *at).min()
     }

@@ -1,6 +1,6 @@
-//! Collects the reported addresses that a pool does not reserve, because they are beyond its bounds for namespaces that
-//! it does not serve. Guests report such addresses, or Services and Clusters have them. The parts of the leader that
-//! read these objects note the addresses here. The status of each pool then names the objects.
+//! Collects the reported addresses that a pool does not reserve, because they are beyond the bounds of the pool. Guests
+//! report such addresses, or Services and Clusters have them. The parts of the leader that read these objects note the
+//! addresses here. The status of each pool then names the objects.
 
 use std::collections::BTreeMap;
 
@@ -14,9 +14,9 @@ use crate::kinds::pool::{MOST_NAMED, ReportsBeyond};
 pub struct Beyond {
     /// Number of addresses.
     pub addresses: usize,
-    /// Number of guests that report these addresses.
+    /// Number of guests, Services and Clusters with these addresses.
     pub guests: usize,
-    /// The first guests, in the order of their names.
+    /// Names of the first of these objects.
     pub first: Vec<Key>,
 }
 
@@ -29,7 +29,7 @@ type Parts = BTreeMap<&'static str, BTreeMap<String, Beyond>>;
 // === impl Beyond ===
 
 impl Beyond {
-    /// Creates the summary for these guests, each given with the number of its addresses.
+    /// Creates the summary for these guests or other objects, each given with the number of its addresses.
     pub(crate) fn of(guests: &BTreeMap<Key, usize>) -> Self {
         Self {
             addresses: guests.values().sum(),
@@ -38,7 +38,7 @@ impl Beyond {
         }
     }
 
-    /// Adds the summary of other guests.
+    /// Adds the summary of other objects.
     pub(crate) fn add(&mut self, other: Self) {
         self.addresses += other.addresses;
         self.guests += other.guests;

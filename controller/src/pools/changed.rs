@@ -15,7 +15,7 @@ pub(crate) fn changed_networks(before: &Selection, now: &Selection) -> BTreeSet<
     &of(before, now) | &of(now, before)
 }
 
-/// Whether no user has changed a pool between two versions of it.
+/// Whether two versions of a pool are the same object, with the same specification, validity and deletion state.
 pub(crate) fn is_same(pool: &Arc<MachinePool>, other: &Arc<MachinePool>) -> bool {
     Arc::ptr_eq(pool, other)
         || (&pool.uid, &pool.spec, pool.is_deleted) == (&other.uid, &other.spec, other.is_deleted)

@@ -38,7 +38,7 @@ pub struct PoolObject {
 pub struct PoolFacts {
     /// UID of the object.
     pub uid: String,
-    /// Whether a claim reuses the address that an earlier claim of the same name had.
+    /// Whether a claim reuses the address that an earlier claim of the same name had, if this address is free.
     pub sticky: bool,
     /// `Ok` if the pool allocates addresses, otherwise the reason why not.
     pub ready: Result<(), String>,

@@ -1,5 +1,5 @@
-//! Collects two groups of machines: machines whose guests differ from what their pools would give them now, and
-//! machines that are not created yet.
+//! Collects the machines that the status of their pools counts: machines in a [`State`], machines that the webhook
+//! rejects, and the number of machines that each pool selects.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use crate::cluster::key::Key;
 use crate::kinds::pool::MOST_WAITING;
 
-/// State of a machine whose guest differs from what the machine's pools would give it now.
+/// A state of a machine that the status of its pools counts.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum State {
     /// The guest runs with earlier network data.
@@ -59,8 +59,8 @@ pub struct Refusals {
     pub first: Vec<(Timestamp, Key)>,
 }
 
-/// The known machines in one of these states, the machines that are not created yet, and the number of machines that
-/// each pool selects. The passes of machines note them here. The status of each pool counts them.
+/// The known machines in a [`State`], the machines that the webhook rejects, and the number of machines that each pool
+/// selects. The passes of machines note them here. The status of each pool counts them.
 #[derive(Debug, Default)]
 pub struct MachineStates(watch::Sender<Known>);
 
@@ -179,7 +179,7 @@ impl Refusals {
             is_of_pool.then_some((claim, family))
         });
         let all = allocator.in_order(waiting.chain(refused.iter().map(|claim| (claim, family))));
-        // Claims that are not in the wait queue come after it.
+        // The claims of the rejected machines come after the claims in the wait queue.
         let queued = all.len().saturating_sub(refused.len());
         all.into_iter()
             .skip(queued)

@@ -239,8 +239,8 @@ impl NodePools {
         }
     }
 
-    /// Reads the HostedCluster of a NodePool, whose `machineNetwork` has the prefix lengths. `None`: the HostedCluster
-    /// does not exist, or the API server does not serve its kind.
+    /// Reads the HostedCluster of a NodePool. Its `machineNetwork` has the prefix lengths. `None`: the NodePool names
+    /// no HostedCluster, the HostedCluster does not exist, or the API server does not serve its kind.
     async fn hosted_cluster(&self, key: &Key, node_pool: &Object) -> Result<Option<Object>, String> {
         let Some(name) = cluster_of(node_pool) else { return Ok(None) };
         let api: Api<Object> = Api::namespaced_with(self.client.clone(), &key.namespace, &hosted_clusters());
@@ -578,7 +578,7 @@ mod tests {
     }
 
     #[test]
-    fn a_derived_pool_that_is_being_deleted_is_written_after_it_is_gone() {
+    fn a_derived_pool_that_is_being_deleted_is_not_written() {
         let pool = MachinePool { is_deleted: true, ..stored(&derived(), "u") };
         let problem = "pool clusters/workers is being deleted, and stays until its last address is released";
         let expected = Derived::Problem(("PoolNotDerived", problem.to_owned()));

@@ -11,8 +11,8 @@
 //!   a reference to a new Secret.
 //! - An instance with the label starts only with network data, and only as the machine that the annotation names.
 //!
-//! If a user has written network data for the machine, it is kept. The leader then reserves the addresses in this data,
-//! and reports that the machine gets no address from a pool.
+//! If a user has written network data for the machine, this data is kept. The leader then reserves the addresses in
+//! this data, and reports that the machine gets no address from a pool.
 //!
 //! A machine that the leader leaves alone counts as a machine that no pool selects.
 //!
@@ -80,7 +80,7 @@ pub struct Allowed {
 pub struct NewMachine<'r> {
     /// The VirtualMachine, with its namespace set.
     pub object: &'r Object,
-    /// Whether the Secret in the template is one that the controller wrote for another machine.
+    /// Whether the controller wrote the Secret in the template for another machine.
     pub is_copy: bool,
     /// The networks on which the machine already holds an address of any pool. A machine that capk creates again keeps
     /// its addresses, and needs no free address on these networks.
@@ -122,7 +122,8 @@ pub fn admit_new(new: NewMachine<'_>, selection: &Selection) -> serde_json::Resu
         edit.set(&["metadata", "annotations", REPLACED_ANNOTATION], json!(replaced(&machine, copied)));
     }
     let selected = match selected {
-        // The guest already runs in another cluster. It gets network data before its first start in this cluster.
+        // The guest already runs in another cluster. The machine gets network data before its first start in this
+        // cluster.
         Ok(_) if machine.awaits_migration => Vec::new(),
         Ok(selected) => selected,
         Err(problem) => return Ok(Decision::Refuse(problem.to_string())),
@@ -308,9 +309,9 @@ pub(crate) fn ending(pool: &MachinePool) -> String {
     )
 }
 
-/// Returns the pools because of which the webhook rejects a new machine that `selected` serve, each with its message.
-/// This happens only if the pool and its overflow are exhausted, the machine holds no address of the network, and no
-/// pool keeps an address for the machine. `held` is [`NewMachine::held`].
+/// Returns the pools of `selected` because of which the webhook rejects a new machine, each with its message. This
+/// happens only if the pool and its overflow are exhausted, the machine holds no address of the network, and no pool
+/// pre-allocates addresses to the machine. `held` is [`NewMachine::held`].
 ///
 /// After a rejection, capk tries again to create the machine. A machine that capk does not manage is created at once,
 /// and waits for its Secret.
@@ -326,7 +327,7 @@ pub(crate) fn lacking<'s>(
     lacking.filter_map(|it| Some((it, selection.exhausted(it)?))).collect()
 }
 
-/// Whether a pool keeps an address of each of its families for the machine. Then the machine needs no free address.
+/// Whether a pool pre-allocates an address of each of its families to the machine, which then needs no free address.
 fn is_kept_for(machine: &VirtualMachine, selected: &Selected, selection: &Selection) -> bool {
     let mut pools = selected.pools().filter_map(|pool| selection.pool(pool)?.pool.as_ref().ok());
     pools.any(|pool| {
@@ -1090,7 +1091,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_with_any_content_gets_a_decision_that_holds_after_its_patch() {
+    fn the_webhook_changes_nothing_more_in_its_own_result_for_a_machine_with_any_content() {
         let pools = [pool("p", &json!({}))];
         let addresses = json!({"annotations": {"network.kubevirt.io/addresses": r#"{"iface1": ["10.0.0.8/24"]}"#}});
         let mut valid = object(&json!({}));

@@ -6,7 +6,7 @@
 //! | `nodePoolRef` | VirtualMachines of this NodePool, in the namespace that HyperShift creates for the cluster of the NodePool |
 //! | `machineSelector` | VirtualMachines in the namespace of the pool whose labels match |
 //! | `nodePoolRefs` | VirtualMachines of these NodePools, each in the namespace of its cluster |
-//! | `namespaceSelector` | VirtualMachines in the namespaces whose labels match; with `machineSelector` those whose labels match, too |
+//! | `namespaceSelector` | VirtualMachines in the namespaces whose labels match; with `machineSelector`, only those whose own labels match |
 //!
 //! The last two members exist only in a GlobalStaticIPPool. Only the pool determines the namespaces of its machines: if
 //! a user of another namespace writes a label on a machine, this never adds the machine to the pool.
@@ -91,7 +91,7 @@ impl Selection {
                 let known = if pool.is_deleted { &mut ending } else { &mut selectors };
                 known.entry(namespace).or_default().push((selector, pool.id.clone()));
             }
-            // This also applies to a pool that is being deleted: a machine to which it refers must not start without
+            // A pool that is being deleted is undecided, too: a machine to which it refers must not start without
             // network data.
             if namespaces.is_none() {
                 undecided.extend(pool.selector_in_namespaces().map(|selector| (selector, pool.id.clone())));
@@ -109,7 +109,7 @@ impl Selection {
         pools.any(|id| self.memberships.get(id).is_some_and(|membership| membership.machines.has(namespace)))
     }
 
-    /// The networks of a machine for which there are pools, but no pool of `selected`.
+    /// The networks of a machine on which there is a pool, but no pool of `selected`.
     pub(crate) fn other_networks(&self, machine: &VirtualMachine, selected: &[Selected]) -> BTreeSet<String> {
         let all = machine.networks.iter().map(|attachment| &attachment.network);
         let is_other = |network: &&String| selected.iter().all(|selected| selected.network != **network);
@@ -143,8 +143,8 @@ impl Selection {
         self.pools.get(id)
     }
 
-    /// Returns the messages about exhaustion if a pool and its whole overflow are exhausted. `None`: one of them has
-    /// free addresses.
+    /// Returns the messages about exhaustion if a pool and its whole overflow are exhausted. `None`: one of these pools
+    /// has free addresses.
     #[must_use]
     pub fn exhausted(&self, selected: &Selected) -> Option<String> {
         let message = |id: &PoolId| self.pools.get(id)?.exhausted.as_deref();

@@ -27,8 +27,8 @@ use crate::pools::selection::{KnownPool, MachinePool, NamespaceLabels, Selection
 /// Interval between checks whether the API server serves NodePools.
 const DISCOVERY: Duration = Duration::from_secs(60);
 
-/// The pools, the NodePools and the labels of Namespaces, kept up to date by watches. Each version of a pool is checked only one
-/// time.
+/// The pools, the NodePools and the labels of Namespaces, kept up to date by watches. Each version of a pool is checked
+/// only one time.
 ///
 /// Every replica has a cache. The webhooks use each new selection immediately. The other parts of a leader use a new
 /// selection only after the registry has taken its pools: they read [`OpenPools`](crate::pools::selection::OpenPools).

@@ -1,5 +1,5 @@
 //! Index of the pools of a cluster, and the status that each pool must have. Pure logic: the watches and the registry
-//! feed the index, and the index returns the changes to make. It uses no API server and no clock.
+//! feed the index, and the index returns the changes to make. The index uses no API server and no clock.
 
 mod conditions;
 mod observation;
@@ -73,8 +73,8 @@ impl Index {
         self.pools = pools;
     }
 
-    /// Sets the machines and claims that each pool may serve. A pool without an entry has no known NodePools and
-    /// Namespaces.
+    /// Sets the machines and claims that each pool may serve. For a pool without an entry, no NodePool and no label of
+    /// a Namespace is known.
     pub fn set_memberships(&mut self, memberships: BTreeMap<PoolId, Membership>) {
         self.memberships = memberships;
     }
@@ -111,8 +111,8 @@ impl Index {
         (pools, suspended.map(|(id, _)| id.to_string()).collect())
     }
 
-    /// Returns for each pool the names of all pools that share its machines, in the order of their priority. The result
-    /// has no pools that share no machines, and no pools of `suspended`, because these allocate nothing.
+    /// Returns for each pool the names of all pools that share its machines, in the order of their priority. A pool
+    /// that shares no machines is left out, and so is a pool of `suspended`, because it allocates nothing.
     #[must_use]
     pub fn groups(&self, suspended: &BTreeSet<String>) -> BTreeMap<String, Vec<String>> {
         let mut by_network: BTreeMap<_, Vec<(String, &KnownPool)>> = BTreeMap::new();
@@ -165,7 +165,7 @@ impl Index {
         facts.collect()
     }
 
-    /// Stores the changes of pools that the registry rejected, in place of the earlier ones.
+    /// Replaces the changes of pools that the registry rejected.
     pub fn refuse(&mut self, refused: Vec<(String, PoolError)>) {
         self.refused = refused.into_iter().map(|(name, error)| (name, error.to_string())).collect();
     }

@@ -1,8 +1,9 @@
-//! Reserves the addresses of Services of type LoadBalancer, and of the control planes of Clusters, while these objects exist.
+//! Reserves the addresses of Services of type LoadBalancer, and of the control planes of Clusters, while these objects
+//! exist.
 //!
 //! No machine and no claim gets such an address from a pool, unless the pool has `ignoreNeighbours`. If a machine
-//! already holds the address, it remains the holder: the endpoint of a Cluster may be one of its machines. The bounds
-//! are the same as for reports: see `Reservations`.
+//! already holds the address, it remains the holder: the endpoint of a Cluster may be the address of one of its
+//! machines. The bounds are the same as for reports: see `Reservations`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -75,13 +76,13 @@ struct Known {
     missing: BTreeSet<Key>,
 }
 
-/// The part, during the time in which the API server serves the same kinds.
+/// The work of the part while the API server serves the same kinds.
 struct Work<'n> {
     of: &'n Neighbours,
     kinds: NeighbourKinds,
     /// New pools for the next pass. `None`: a pass has already taken the newest pools.
     pools: Mutex<Option<OpenPools>>,
-    /// While this sender exists, the part continues.
+    /// Keeps the channel for names open: the part ends when this channel closes.
     _others: mpsc::UnboundedSender<Key>,
 }
 
@@ -127,7 +128,7 @@ impl Neighbours {
             metrics: self.metrics.passes("neighbours"),
             lines: Repeated::default(),
         };
-        // This part has no claims that wait for an address, so no name is ever sent.
+        // This part has no claims that wait for an address, so no holder is ever sent.
         let (_sender, served) = mpsc::unbounded_channel();
         provider::run(part, pools, served, discover, work, is_ready).await
     }
@@ -298,8 +299,8 @@ impl NeighbourKind {
         }
     }
 
-    /// Converts a reservation of an object to one for the registry. `None`: the default name is not a valid interface
-    /// name, which is impossible.
+    /// Converts a reservation of an object to a reservation for the registry. `None`: the default name is not a valid
+    /// interface name, which is impossible.
     fn reservation(self, Reservation { place, uid }: Reservation) -> Option<glowplug::host::claim::Reservation> {
         let Place { guest, network, address } = place;
         let kind = match self {

@@ -130,7 +130,8 @@ impl Reservations {
                 self.pools.insert(network.clone(), Pools::new(pools));
             }
         }
-        // Addresses that are reserved now are decided first, and then the addresses that were seen first.
+        // Addresses that are reserved now come before other addresses. In each group, the address that was seen first
+        // comes first.
         let mut places: Vec<(bool, u64, Place)> = Vec::new();
         for (guest, known) in &mut self.guests {
             for (network, addresses) in known.networks.iter_mut().filter(|(network, _)| changed.contains(*network)) {
@@ -218,7 +219,7 @@ impl Reservations {
             places.extend(addresses.iter().map(|(address, tracked)| (tracked.seen, place(address))));
         }
         // The last addresses are removed first. Otherwise another address of the same guest would be reserved in place
-        // of a removed one.
+        // of a removed address.
         places.sort_unstable_by(|one, other| other.cmp(one));
         places.iter().for_each(|(_, place)| self.untrack(place));
     }
@@ -311,7 +312,7 @@ impl Reservations {
         self.settle(&place);
     }
 
-    /// Decides about a tracked address that no decision has been made about yet.
+    /// Decides whether a tracked address is reserved. The address must not count in a share yet.
     fn settle(&mut self, place: &Place) {
         let Some(seen) = self.tracked(place).map(|tracked| tracked.seen) else { return };
         let standing = match self.bound(place) {
@@ -381,7 +382,7 @@ impl Reservations {
         }
     }
 
-    /// Removes an address. If this ends a reservation, the next address is reserved in its place.
+    /// Removes an address. If this ends a reservation, the next address is reserved instead.
     fn untrack(&mut self, place: &Place) {
         let Some(Tracked { seen, until, standing }) = self.tracked(place).copied() else { return };
         if standing.is_reserved() {

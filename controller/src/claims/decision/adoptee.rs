@@ -38,7 +38,7 @@ pub(crate) enum Lesson {
     Record(Record, String),
     /// The address is reserved, because the IPAddress has no claim.
     Reservation(Reservation),
-    /// Nothing, although the IPAddress has no claim: the namespace of the IPAddress has enough reservations in the
+    /// Nothing, although the IPAddress has no claim: the namespace of the IPAddress already reserves its share of the
     /// pool.
     TooMany(Reservation),
 }
@@ -52,8 +52,8 @@ impl Adoptee {
         let (key, ip) = (address.key(), address.ip()?);
         let is_known = |uid: &str| holds(allocator, &key.holder(HolderKind::IpAddressClaim, uid), ip);
         let is_known = claim.as_deref().is_some_and(is_known) || address.owner().is_some_and(is_known);
-        // The lease of a claim is not released yet, although the claim is gone and the garbage collector has removed it
-        // from the owners.
+        // The lease of an earlier claim may still exist, although the claim is gone and the garbage collector has
+        // removed it from the owners.
         let is_known = is_known || claim.is_none() && named_holders(allocator, &address).next().is_some();
         let pool = allocator.pool(&address.pool.resolve(&key.namespace)?.to_string());
         let lesson = match (claim, pool) {
@@ -69,9 +69,9 @@ impl Adoptee {
     }
 }
 
-/// Limits the reservations of a namespace in a pool of all namespaces to a quarter of the pool. Otherwise, a user who
-/// has the right to create IPAddresses in one namespace could reserve the whole pool. The oldest IPAddresses are
-/// reserved first.
+/// Limits the reservations of a namespace in a GlobalStaticIPPool to a quarter of the pool. Otherwise, a user who has
+/// the right to create IPAddresses in one namespace could reserve the whole pool. The oldest IPAddresses are reserved
+/// first.
 pub(crate) fn limit_reservations(allocator: &Allocator, mut adoptees: Vec<Adoptee>) -> Vec<Adoptee> {
     adoptees.sort_by_key(|adoptee| adoptee.address.metadata.creation_timestamp.as_ref().map(|time| time.0));
     let mut counts: BTreeMap<(PoolId, Family, String), u128> = BTreeMap::new();

@@ -17,10 +17,10 @@ use crate::kinds::pool::HolderKind;
 /// State of a claim and of its pool in the registry.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Recorded {
-    /// `None`: the registry does not have the pool.
+    /// The pool of the claim in the registry. `None`: the registry does not have the pool.
     pub(crate) pool: Option<RegisteredPool>,
-    /// Addresses that the claim holds. The address with the earliest lease comes first. The claim holds more than one
-    /// if two leaders allocated an address.
+    /// Addresses that the claim holds. The address with the earliest lease comes first. The claim holds several
+    /// addresses if two leaders allocated an address.
     pub(crate) held: Vec<Held>,
     /// Whether the claim waits for an address.
     pub(crate) waits: bool,

@@ -44,7 +44,7 @@ use crate::pools::facts::PoolFacts;
 #[derive(Clone, Debug)]
 pub(crate) struct View {
     pub(crate) key: Key,
-    /// `None`: a consistent read found no claim.
+    /// The claim of the name. `None`: a consistent read found no claim.
     pub(crate) claim: Option<IpamClaim>,
     /// Earlier claims of this name that may hold addresses: for the UID of each claim, the names of its virtual
     /// machines. A consistent read has proved that these claims are gone.
@@ -54,7 +54,7 @@ pub(crate) struct View {
     /// Why the registry did not allocate or adopt addresses in this pass.
     pub(crate) problem: Option<Problem>,
     /// The instances with the names of the virtual machines, from consistent reads after the last write of the status.
-    /// `None`: not read yet.
+    /// `None`: the instances are not read yet.
     pub(crate) guests: Option<Vec<Guest>>,
     /// Whether this pass has released the addresses of the claim.
     pub(crate) is_released: bool,
@@ -84,10 +84,10 @@ pub(crate) struct Guest {
 /// State of a claim and of its pool in the registry.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Recorded {
-    /// `None`: the registry does not have the pool.
+    /// The pool of the claim in the registry. `None`: the registry does not have the pool.
     pub(crate) pool: Option<RegisteredPool>,
-    /// Addresses that the claim holds. The address with the earliest lease comes first. The claim holds more than one
-    /// of a family if two leaders allocated addresses.
+    /// Addresses that the claim holds. The address with the earliest lease comes first. The claim holds several
+    /// addresses of a family if two leaders allocated addresses.
     pub(crate) held: Vec<Held>,
     /// Whether the claim waits for addresses.
     pub(crate) waits: bool,
@@ -110,7 +110,7 @@ pub(crate) enum Step {
     Wait,
     /// Merges this value into the claim.
     PatchClaim(Value),
-    /// Merges this value into the status of the claim. Afterwards, the status has this state.
+    /// Applies this JSON patch to the status of the claim. Afterwards, the status has this state.
     PatchStatus(Value, IpsAllocated),
     /// Reads the instances with these names.
     ReadGuests(BTreeSet<String>),
@@ -150,7 +150,7 @@ impl View {
         matches!(&self.problem, Some(Problem::Refused(error)) if error.is_about_address())
     }
 
-    /// Whether the claim holds no address, and must get one from a pool of this controller.
+    /// Whether the claim holds no address, and must get addresses from a pool of this controller.
     pub(crate) fn is_waiting(&self) -> bool {
         let is_served = self.claim.as_ref().is_some_and(|claim| !claim.is_deleted()) && self.pool != Serving::None;
         is_served && self.ledger.held.is_empty()
@@ -352,7 +352,8 @@ impl View {
         })
     }
 
-    /// Returns the step that reports in the status why a claim gets no address. Used if waiting does not help.
+    /// Returns the step that reports in the status why a claim gets no address. A waiting claim is first removed from
+    /// the wait queue, because waiting does not help.
     fn refuse(&self, claim: &IpamClaim, failure: Failure, message: String, now: Timestamp) -> Step {
         self.hold_back(self.report(claim, IpsAllocated::Failed(failure, message), now))
     }

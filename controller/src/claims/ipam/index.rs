@@ -132,7 +132,7 @@ impl Index {
     }
 
     /// Records that the claim `uid` of a name holds an address in the ledger. If the claim does not exist, the address
-    /// becomes one that must be released.
+    /// must be released.
     pub(crate) fn note_holder(&mut self, key: &Key, uid: &str) {
         if self.claims.get(key).is_none_or(|claim| claim.uid() != uid) {
             let former = self.former.entry(key.clone()).or_default();
@@ -350,7 +350,7 @@ mod tests {
         index
     }
 
-    /// What the index has about the claim `n/honest.net1`, and the next request for the claim.
+    /// Returns what the index knows about the claim `n/honest.net1`, and the next request for the claim.
     fn state(index: &Index) -> impl PartialEq + use<> {
         let honest = key("n", "honest.net1");
         let unrecorded: Vec<(IpamClaim, PoolId)> =

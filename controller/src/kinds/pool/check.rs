@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_global_pool_keeps_addresses_for_names_with_their_namespace() {
+    fn a_global_pool_pre_allocates_addresses_only_to_names_with_a_namespace() {
         let spec = |name: &str| PoolSpec {
             network: "infra/vlan10".into(),
             addresses: vec!["10.0.0.0/24".into()],

@@ -26,12 +26,12 @@ pub const CLUSTER_LABEL: &str = "cluster.x-k8s.io/cluster-name";
 /// The finalizer that keeps a pool until no lease of the pool is held.
 pub const POOL_FINALIZER: &str = "ipam.glowplug.dev/protect-pool";
 
-/// Largest number of addresses, exclusions or pre-allocations of a pool. An object of etcd hardly has room for more, and one range can
-/// replace any number of addresses.
+/// Largest number of addresses, exclusions or pre-allocations of a pool. An object of etcd hardly has room for more,
+/// and one range can replace any number of addresses.
 const MAX_ENTRIES: usize = 65_536;
-/// Largest number of gateways, name servers, search domains, routes or subnets of a pool.
+/// Maximum number of gateways, name servers, search domains, routes or subnets of a pool.
 const MAX_SERVERS: usize = 64;
-/// Largest number of NodePools of a pool.
+/// Maximum number of NodePools of a pool.
 const MAX_NODE_POOLS: usize = 1024;
 
 /// The addresses of a pool, and the machines and claims that may get them.

@@ -11,11 +11,11 @@ use serde::{Deserialize, Serialize};
 use super::lease::holder_kinds;
 use crate::kinds::schema::{MAX_ENTRY, MAX_LABEL, MAX_NAME, MAX_PATH, conditions, family};
 
-/// Largest number of entries in [`PoolStatus::first_waiting`] and in [`PoolStatus::neighbours`].
+/// Maximum number of entries in [`PoolStatus::first_waiting`] and in [`PoolStatus::neighbours`].
 pub(crate) const MOST_WAITING: usize = 10;
-/// Largest number of guests in [`ReportsBeyond::first`].
+/// Maximum number of guests in [`ReportsBeyond::first`].
 pub(crate) const MOST_NAMED: usize = 3;
-/// Largest number of digits of a count.
+/// Maximum number of digits of a count.
 const MAX_DIGITS: usize = 39;
 
 /// What the controller last observed of a pool.
@@ -210,8 +210,8 @@ pub struct FamilyCount {
 // === impl AddressCount ===
 
 impl AddressCount {
-    /// Adds up the counts of the families of a pool. A machine needs an address of each family, so `free` is the smallest count, not the
-    /// sum.
+    /// Adds up the counts of the families of a pool. A machine needs an address of each family, so `free` is the
+    /// smallest count, not the sum.
     #[must_use]
     pub fn of(usage: &[Usage]) -> Self {
         let number = |count: u128| i64::try_from(count).unwrap_or(i64::MAX);

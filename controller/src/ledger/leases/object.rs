@@ -83,8 +83,8 @@ fn check(object: &Object, address: IpAddr, network: &str) -> Result<(LeaseSpec, 
     Ok((spec, lease))
 }
 
-/// Returns a lease with an unknown holder, so that the address of an unreadable lease is not allocated. `None` never
-/// happens, because the interface has a valid name.
+/// Returns a lease with an unknown holder, so that the address of an unreadable lease is not allocated. The result is
+/// never `None`, because the interface has a valid name.
 pub(crate) fn unreadable(object: &Object, address: IpAddr) -> Option<Lease> {
     let machine = Machine::new("", format!("StaticIPLease {}", object.name_any()), object.uid().unwrap_or_default());
     let interface = Pool::DEFAULT_INTERFACE.parse().ok()?;

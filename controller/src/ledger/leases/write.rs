@@ -118,7 +118,7 @@ impl Write {
 }
 
 /// Whether the program lacks the right to a request. A missing right affects every lease, but a policy may refuse only
-/// some. The reason for a missing right begins with the user, the reason of a policy begins with the policy.
+/// some leases. Only the reason for a missing right begins with the user.
 fn is_missing_right(error: &kube::Error) -> bool {
     let kube::Error::Api(status) = error else { return false };
     let reason = status.message.split_once(" is forbidden: ").map(|(_, reason)| reason);

@@ -32,9 +32,10 @@ const PERIOD: Duration = Duration::from_secs(1);
 const FORGETTING: Duration = Duration::from_secs(10);
 /// Longest time between two searches after a failure.
 const LONGEST_FORGETTING: Duration = Duration::from_secs(600);
-/// Largest number of writes in a row that may lose against another leader. A further lost write counts as a failure.
+/// Maximum number of consecutive writes that fail because another leader was faster. Such a write does not count as a
+/// failure of the ledger, but a further one does.
 const DEFEATS: usize = 1000;
-/// Pause after a write that lost against another leader. Each failure doubles the pause.
+/// Pause after a write that failed because another leader was faster. Each failure of the ledger doubles the pause.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 /// Longest pause after a failure.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
@@ -74,8 +75,8 @@ pub(super) struct Owner {
     /// Objects that are gone, and that hold addresses because the API server has refused their release. An object that
     /// claims, holds or records an address again is not gone, so it is removed from this set.
     pub(super) unreleased: BTreeSet<Machine>,
-    /// The pools whose last change was rejected. They stay suspended until a change is accepted. Otherwise, each further attempt would end
-    /// and begin their suspension, and their addresses would count as a growth each time.
+    /// The pools whose last change was rejected. They stay suspended until a change is accepted. Otherwise, each
+    /// further attempt would end and begin their suspension, and their addresses would count as a growth each time.
     pub(super) rejected: BTreeSet<String>,
     /// The sticky pools. `None`: the pools are not known yet, so no released lease is deleted.
     pub(super) sticky: Option<Sticky>,
@@ -218,8 +219,8 @@ impl Owner {
         Some(())
     }
 
-    /// Deletes released leases that are not needed any more, and returns their number. `None`: the deletion failed.
-    /// This stops no other work, and a later search finds the leases again.
+    /// Deletes released leases that are not needed any more, and returns their number. `None`: the deletion failed. The
+    /// failure stops no other work, and a later search finds the leases again.
     fn forget(&mut self) -> Option<usize> {
         let Some(sticky) = &self.sticky else { return Some(0) };
         match self.registry.forget(|pool| sticky.of(pool), Timestamp::now()) {

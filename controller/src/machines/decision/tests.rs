@@ -250,7 +250,7 @@ fn secrets<const N: usize>(all: [OwnSecret; N]) -> BTreeMap<String, NetworkSecre
     all.map(|own| (own.name().to_owned(), NetworkSecret::Ours(Box::new(own)))).into()
 }
 
-/// Returns what a pass reads after it has stored a Secret.
+/// Returns `secret` as a pass reads it after it has stored the Secret.
 fn stored(secret: Secret) -> NetworkSecret {
     let metadata =
         ObjectMeta { uid: Some("s-1".to_owned()), resource_version: Some("7".to_owned()), ..secret.metadata.clone() };
@@ -336,7 +336,7 @@ fn the_secret_and_the_kubevirt_machine_are_read_before_an_address_is_claimed() {
 }
 
 #[test]
-fn a_virtual_machine_that_no_pool_selects_gets_nothing() {
+fn a_virtual_machine_that_no_pool_selects_gets_no_address() {
     let mut other = without_marks();
     other["spec"]["template"]["spec"]["volumes"] = json!([]);
     assert_eq!(decide(&View { selected: Ok(Vec::new()), vm: Some(vm(&other)), ..view() }), Step::Wait);
@@ -590,7 +590,7 @@ fn with_overflow(mut view: View) -> View {
 }
 
 #[test]
-fn a_machine_claims_an_address_of_its_pool_or_of_the_overflow() {
+fn a_machine_claims_an_address_of_its_pool_or_of_the_overflow_pool() {
     let Step::Claim(claim) = decide(&with_overflow(view())) else { panic!() };
     let request = |overflow: &[&str]| Request {
         overflow: overflow.iter().map(|&pool| pool.to_owned()).collect(),
@@ -1326,7 +1326,7 @@ fn outdated(mut view: View, note: &str) {
 const RESTART: &str = "The guest runs with earlier network data: restart the machine";
 
 #[test]
-fn a_guest_that_reads_another_secret_than_its_machine_is_outdated() {
+fn a_guest_that_does_not_read_the_current_secret_of_its_machine_is_outdated() {
     let mut view = settled();
     view.ledger.held[0].secrets = names([EARLIER, NAME]);
     for other in [None, Some(EARLIER)] {
@@ -1435,7 +1435,8 @@ fn capk_must_retry_a_rejected_machine_when_none_of_its_pools_is_exhausted() {
     assert_eq!(ask(json!({"preAllocations": {"w": "10.0.0.9"}}), vec![]), Some(vec![]));
     assert_eq!(ask(json!({}), vec![held("m-1", "10.0.0.8")]), Some(vec![]));
     assert_eq!(ask(json!({}), vec![held("m-0", "10.0.0.8")]), lacks, "an earlier machine holds the address");
-    // The webhook refuses a machine that holds an address if no annotation records it.
+    // With an exhausted pool, the webhook refuses even a machine that holds an address, unless an annotation records
+    // it.
     exhausted.ledger.held = vec![held("m-1", "10.0.0.8"), held("m-1", "10.0.0.9"), held("m-0", "10.0.0.10")];
     let annotations = json!({
         "kubevirt.cluster.x-k8s.io/allocated-ip-eno101": r#"["10.0.0.8/16"]"#,
@@ -1729,7 +1730,7 @@ fn a_lease_without_names_of_secrets_is_kept_while_a_guest_may_read_a_secret_of_i
 }
 
 #[test]
-fn a_virtual_machine_that_is_older_than_the_later_kubevirt_machine_keeps_a_lease_without_names() {
+fn a_virtual_machine_older_than_the_next_kubevirt_machine_keeps_a_lease_without_secret_names() {
     let proof = || Proof { secrets: BTreeSet::new(), machine: next_machine(), ..proof() };
     check(&[
         ("a reference", Proof { vm: referrer(Some(NAME)), ..proof() }, Check::Kept),
@@ -1831,8 +1832,8 @@ fn a_machine_whose_address_is_not_available_stays_in_the_wait_queue_and_tries_ag
     let requesting = View { vm: requesting(r#"{"iface1": ["10.0.0.9"]}"#).vm, ..view };
     let expected = reserved("annotation network.kubevirt.io/addresses");
     assert_eq!(decide(&requesting), report("IPAddressUnavailable", &expected));
-    // The annotation requests another address for this interface, and the address of the error for another interface.
-    // For this interface, the pool keeps the address of the error.
+    // For this interface, the annotation requests another address, and `preAllocations` of the pool has the address of
+    // the error. For another interface, the annotation requests the address of the error.
     let mut keeping =
         View { vm: self::requesting(r#"{"iface1": ["fd00::9"], "other": ["10.0.0.9"]}"#).vm, ..requesting };
     let spec = json!({"network": "infra/vlan10", "addresses": ["10.0.0.0/16"], "preAllocations": {"w": "10.0.0.9"}});
@@ -1847,7 +1848,7 @@ fn a_machine_whose_address_is_not_available_stays_in_the_wait_queue_and_tries_ag
     assert_eq!(decide(&keeping), report("IPAddressUnavailable", expected));
 }
 
-/// Creates a pool `n/p` whose addresses come from `from`, and a view of a machine of this pool without a Secret.
+/// Creates a view of a machine without a Secret. The addresses of its pool `n/p` come from the source `from`.
 fn from_source(from: &Value) -> View {
     let spec = json!({
         "network": "infra/vlan10", "addressesFrom": from, "gateway": ["10.0.0.1"], "machineSelector": {},
@@ -1863,7 +1864,7 @@ fn from_source(from: &Value) -> View {
     view
 }
 
-/// Creates a view whose IPAMClaim `n/w.iface1` has `changes` merged into it.
+/// Creates a view with IPAMClaim `n/w.iface1`, and merges `changes` into the claim.
 fn with_ipam_claim(changes: &Value) -> View {
     let mut view = from_source(&json!({"ipamClaim": {}}));
     let claim = json!({"metadata": {"namespace": "n", "name": "w.iface1"}});

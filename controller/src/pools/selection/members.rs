@@ -12,7 +12,7 @@ use crate::cluster::key::{Key, PoolId};
 use crate::cluster::object::Object;
 use crate::kinds::pool::{NamespacedNodePoolRef, NodePoolRef, PoolSpec};
 
-/// The labels of each Namespace of the cluster, by its name.
+/// The labels of each Namespace of the cluster, by the name of the Namespace.
 pub type NamespaceLabels = BTreeMap<String, BTreeMap<String, String>>;
 
 /// The machines and claims that a pool may serve.
@@ -40,12 +40,12 @@ pub struct Membership {
 pub(super) enum Members<'p> {
     /// The pool selects no machines: it serves only claims.
     None,
-    /// The machines of NodePools.
+    /// The pool selects the machines of these NodePools.
     NodePools(Vec<Key>),
-    /// The machines with these labels in one namespace.
+    /// The pool selects the machines with these labels in one namespace.
     Namespace(&'p str, &'p LabelSelector),
-    /// The machines in the namespaces that the first selector selects. If there is a second selector, only the machines
-    /// whose labels match it.
+    /// The pool selects the machines in the namespaces that the first selector selects. A second selector restricts
+    /// them to machines whose labels match.
     Namespaces(&'p LabelSelector, Option<&'p LabelSelector>),
 }
 
@@ -58,7 +58,7 @@ pub fn node_pools_of(id: &PoolId, spec: &PoolSpec) -> Vec<Key> {
     }
 }
 
-/// Returns the names of the Namespaces that a selector selects. Returns none if the selector cannot be read.
+/// Returns the names of the Namespaces that a selector selects. The list is empty if the selector cannot be read.
 pub(super) fn names_of<'n>(selector: &LabelSelector, namespaces: &'n NamespaceLabels) -> Vec<&'n str> {
     let Ok(selector) = Selector::try_from(selector.clone()) else { return Vec::new() };
     let selected = namespaces.iter().filter(|(_, labels)| selector.matches(labels));

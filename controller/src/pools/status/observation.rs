@@ -21,14 +21,14 @@ use crate::pools::machine_states::Counts;
 /// State of a pool in the registry, and facts that other parts have noted about the pool.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Observation {
-    /// Counts of the pool. Without families if the registry does not have the pool.
+    /// Counts of the pool: no families if the registry does not have the pool.
     pub usage: PoolUsage,
     /// The first claims and machines of the pool's wait queue.
     pub waiting: Vec<Waiting>,
     /// The first KubevirtMachines whose VirtualMachines the webhook rejects because of the pool, with the times of
     /// their creation. They have no claim. They count as waiting machines, and change nothing else in the status.
     pub refused: Vec<(Timestamp, Key)>,
-    /// The other users of the pool's addresses with two users, by network and address.
+    /// For each address of the pool with two or more users, by network and address: the users other than the holder.
     pub conflicts: BTreeMap<(String, IpAddr), OtherUsers>,
     /// Lines about leases of the pool that cannot be read. `None`: every lease can be read.
     pub unreadable: Option<String>,

@@ -61,7 +61,7 @@ fn an_ipaddress_of_another_provider_with_any_content_gives_only_addresses_of_the
 }
 
 #[test]
-fn an_address_claim_with_any_content_asks_only_for_its_own_address() {
+fn an_ipaddressclaim_with_any_content_affects_only_its_own_machine() {
     let note = json!({
         "kind": "KubevirtMachine", "machine": {"namespace": "n", "name": "w", "uid": "m-1"}, "interface": "eno101",
     });
