@@ -1,4 +1,4 @@
-# glowplug. `make demo` shows the main use, `make test` tests it. `make help` lists the other targets.
+# glowplug. `make demo` shows the main use, and `make test` runs the tests. `make help` lists the targets.
 
 PREFIX ?= /usr
 DESTDIR ?=
@@ -43,7 +43,7 @@ help: ## list the targets
 # them: with an older musl the program would crash.
 PACKED := $(shell rustc --version | awk '{ split($$2, v, "."); if (v[2] >= 93) print "-Clink-arg=-Wl,-z,pack-relative-relocs" }')
 
-# Only these lines build the shipped programs. With LINKED=dynamic, a distribution links the guest against its own C
+# These lines build the guest that is shipped. With LINKED=dynamic, a distribution links the guest against its own C
 # library, with its own flags in RUSTFLAGS.
 ifneq ($(LINKED),dynamic)
 guest: target ## build the static binary of the guest
@@ -98,7 +98,7 @@ REPEATING := rights:: skew:: _any_write _refused_once_is a_hundred_machines no_m
 
 ##@ Test
 
-# This target needs only a Rust toolchain and strace.
+# This target needs a Rust toolchain. Some of its tests also need programs that `make setup` installs.
 check: format clippy ## the inner loop: format, clippy, and the short tests that run no other program
 	$(CARGO) test --locked --all-features --lib --bins --test quick -- $(ASKING:%=--skip %::)
 	$(CARGO) test --locked $(CONTROLLER) --lib --test quick -- --test-threads=$(WAITING) $(REPEATING:%=--skip %)
@@ -126,7 +126,7 @@ boot: setup guest $(AFTERBURN)/bin/afterburn ## boots in QEMU, or one boot: BOOT
 packages: setup ## build the packages and check their content
 	$(CARGO) test --locked --all-features --test slow -- packaging::
 
-# Stock images have afterburn, so the tests run the program. It is compiled once for each user.
+# Stock images have afterburn, so the tests run afterburn. It is compiled once for each user.
 afterburn: setup guest $(AFTERBURN)/bin/afterburn ## ask afterburn about the documents of the host
 	AFTERBURN=$(AFTERBURN)/bin/afterburn $(CARGO) test --locked --all-features --test slow -- afterburn:: boot::afterburn
 
@@ -249,13 +249,15 @@ bench-scale: ## the controller with many machines: MACHINES=10000
 	assets=$$(controller/tests/kube-apiserver) && KUBEBUILDER_ASSETS="$$assets" SCALE=$(MACHINES) \
 	    $(CARGO) bench --locked --quiet $(CONTROLLER) --bench load
 
-# The cost of one more machine and of a start at several numbers of machines, and docs/growth.svg: make bench-growth SIZES='1000 5000'
+# Measures the cost of one more machine and of a start at several numbers of machines, and draws docs/growth.svg: make
+# bench-growth SIZES='1000 5000'
 SIZES := 1000 5000 20000 50000
 bench-growth: ## the cost of one more machine at each of SIZES, and docs/growth.svg
 	assets=$$(controller/tests/kube-apiserver) && KUBEBUILDER_ASSETS="$$assets" SIZES='$(SIZES)' PICTURE='$(abspath docs/growth.svg)' \
 	    $(CARGO) bench --locked --quiet $(CONTROLLER) --bench load
 
-# Machines and claims come and go without a fault, and the memory of the controller must not grow: make soak MINUTES=60
+# Measures the memory of the controller while machines and claims come and go without a fault. The memory must not grow:
+# make soak MINUTES=60
 soak: ## the controller's memory while machines and claims come and go: MINUTES=60
 	assets=$$(controller/tests/kube-apiserver) && KUBEBUILDER_ASSETS="$$assets" SOAK=$(MINUTES) \
 	    $(CARGO) bench --locked --quiet $(CONTROLLER) --bench load
@@ -332,8 +334,9 @@ static-controller: target
 	CC_$(subst -,_,$(TARGET))=$(CONTROLLER_CC) CARGO_PROFILE_RELEASE_STRIP=true \
 	    $(CARGO) build --locked --release $(CONTROLLER) --target $(TARGET) --target-dir $(IMAGES)
 
-# The image of the controller, as an OCI archive for podman and skopeo. Its files have the time of the commit. The archive has an
-# image for amd64 and for arm64, if the toolchain and a C compiler for the architecture are installed.
+# Builds the image of the controller, as an OCI archive for podman and skopeo. Its files have the time of the commit.
+# The archive has one image for each of amd64 and arm64 for which the toolchain has the target and a C compiler is
+# installed.
 IMAGE := $(IMAGES)/glowplug-controller-v$(RELEASE).tar
 image: ## build the image of the controller
 	packaging/release image $(IMAGES) $(IMAGE) $(RELEASE)
@@ -353,7 +356,7 @@ sbom: $(CYCLONEDX)/bin/cargo-cyclonedx ## list the crates of each program
 	rm -f glowplug_bin.cdx.json glowplugctl_bin.cdx.json
 	sed -i 's#file://$(CURDIR)#file:///src#g' $(SBOM)/*
 
-# Everything that a release publishes, in one folder. REGISTRY is the registry and folder of the image:
+# Makes everything that a release publishes, in one folder. REGISTRY is the registry and folder of the image:
 # $(REGISTRY)/glowplug-controller.
 RELEASED := $(TARGET_DIR)/glowplug-$(RELEASE)
 REGISTRY := registry.example.org/glowplug

@@ -152,7 +152,7 @@ fn render(network: &NetworkConfig, renderer: Renderer) -> usize {
     }
 }
 
-/// Compares user and system time of a command with those of `/bin/true`. The two run alternately.
+/// Compares the CPU time of a command with the CPU time of `/bin/true`. The two commands run alternately.
 fn against_true(command: &mut Command) -> Result<String> {
     let (mut ours, mut peers) = (Duration::ZERO, Duration::ZERO);
     let rounds = 400;
@@ -176,8 +176,8 @@ fn usage(command: &mut Command) -> Result<Duration> {
     Ok(Duration::from_micros(u64::try_from(children()? - before)?))
 }
 
-/// Returns the peak memory in KiB of a process that only has to write its last line. `ru_maxrss` would also contain
-/// memory of the parent process.
+/// Returns the peak memory of the program in KiB, at the time when only the last line of output is left to write.
+/// `ru_maxrss` would also contain memory of the parent process.
 fn peak_memory(program: &str, drive: &Path) -> Result<u64> {
     let (mut reader, mut writer) = io::pipe()?;
     // A full pipe blocks the program at its last line.

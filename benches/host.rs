@@ -83,8 +83,8 @@ impl Dice {
     }
 }
 
-/// Measures how long it takes to take and to return a number. Either the first numbers are in use, or every second
-/// number.
+/// Measures the time to take a number and the time to return a number. Either the first numbers are in use, or every
+/// second number.
 fn free_ranges() -> Result<()> {
     for in_use in [1_000_usize, 10_000, 60_000, 250_000] {
         let mut dense = FreeRanges::default();
@@ -112,7 +112,7 @@ fn pair(what: &str, free: &mut FreeRanges, held: &mut [u128]) -> Result<()> {
         held.swap(at, dice.below(at + 1));
     }
     let count = held.len();
-    // Take a number and return it at once, as a controller does that retries.
+    // Take a number and return it at once, like a controller that retries.
     let start = Cpu::now()?;
     for _ in 0..rounds {
         let number = black_box(free.take_lowest()).ok_or("full")?;
@@ -126,7 +126,7 @@ fn pair(what: &str, free: &mut FreeRanges, held: &mut [u128]) -> Result<()> {
         free.take(one)?;
     }
     let named = start.elapsed()? / rounds;
-    // Return any number and take the lowest one, as in a cluster whose machines come and go.
+    // Return any number and take the lowest number, as in a cluster whose machines come and go.
     let start = Cpu::now()?;
     for round in 0..rounds as usize {
         let one = &mut held[round % count];
@@ -301,8 +301,8 @@ fn list(machines: usize) -> Result<()> {
 /// A list of machines like the output of `kubectl get kubevirtmachines -A -o json`.
 struct List {
     machine: Vec<u8>,
-    /// Positions in `machine` of digits of the machine's number: the start in the text, and the range of the number's
-    /// digits.
+    /// Where `machine` contains digits of the machine's number: the position in the text, and the range of the digits
+    /// in the number.
     digits: Vec<(usize, Range<usize>)>,
     count: usize,
     /// Number of the next machine.
@@ -441,8 +441,8 @@ fn durable(processes: usize) -> Result<()> {
     Ok(())
 }
 
-/// Returns the number of transactions that SQLite alone makes in a second. Each transaction inserts one row as large as
-/// that of a claim, with the pragmas of the ledger.
+/// Returns the number of transactions that SQLite alone makes in a second. Each transaction inserts one row of the size
+/// of a claim's row, with the pragmas of the ledger.
 fn inserts(path: &Path) -> Result<f64> {
     let connection = Connection::open(path)?;
     let _: String = connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;

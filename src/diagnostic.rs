@@ -15,7 +15,7 @@ use serde::Serialize;
 pub enum Severity {
     /// Information only: every setting that has an effect is used.
     Debug,
-    /// The item is ignored, and the rest of the document is used.
+    /// The document is used, in most cases without this item.
     Warning,
     /// The whole document is rejected.
     Error,
@@ -191,7 +191,7 @@ impl Diagnostic {
         Self::new(Severity::Error, path, problem, value, expected)
     }
 
-    /// A diagnostic with severity warning: the item is ignored.
+    /// A diagnostic with severity warning: the document is used, in most cases without this item.
     pub fn warning(path: impl fmt::Display, problem: &str, value: impl fmt::Display, expected: &str) -> Self {
         Self::new(Severity::Warning, path, problem, value, expected)
     }
@@ -373,7 +373,7 @@ impl fmt::Display for Diagnostics {
 
 impl Error for Diagnostics {}
 
-/// Compares paths in document order: `links[2]` comes before `links[10]`, and both come before `networks[0]`.
+/// Compares paths as strings, but their indexes as numbers: `links[2]` comes before `links[10]`.
 fn by_path<'a>(a: &'a str, b: &'a str) -> Ordering {
     let is_bracket = |byte: &u8| matches!(byte, b'[' | b']');
     let same = a.bytes().zip(b.bytes()).take_while(|(a, b)| a == b).count();
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_kept_however_many_warnings_came_before() {
+    fn an_error_is_kept_after_any_number_of_warnings() {
         let mut diagnostics = Diagnostics::default();
         for _ in 0..=Diagnostics::KEPT {
             diagnostics.push(Diagnostic::warning("a", "b", "c", "d"));
@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn diagnostics_are_sorted_by_path_and_those_of_one_path_by_the_order_of_adding() {
+    fn diagnostics_are_sorted_by_path_and_equal_paths_keep_the_order_in_which_they_were_added() {
         let mut diagnostics = Diagnostics::default();
         let paths = ["networks[0]", "links[10]", "links[2].mtu", "links[2]", "document", "links[2].id", "links[2].id"];
         for (at, path) in paths.into_iter().enumerate() {

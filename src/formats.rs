@@ -41,7 +41,7 @@ pub enum Format {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Reading {
-    /// The detected format; `None` for an empty document, and for a document without a known format.
+    /// The detected format. `None` for an empty document, for `config: disabled`, and if no format could be detected.
     pub format: Option<Format>,
     /// The configuration that the document requests.
     pub meaning: Meaning,
@@ -76,9 +76,10 @@ impl fmt::Display for Format {
 
 /// Reads a network document in any of the formats.
 ///
-/// An empty document, a document of comments only, and `null` configure nothing. A document without any known member
-/// also configures nothing, with a warning. A diagnostic about invalid YAML or JSON gives the line and the column;
-/// every other diagnostic gives the path of the value.
+/// An empty document, a document of comments only, and `null` configure nothing. If no member of a document is known,
+/// the document also configures nothing, and a warning reports each member; a member that seems misspelt is an error.
+/// Most diagnostics of the YAML or JSON parser give the line and the column. Every other diagnostic gives the path of
+/// the value.
 ///
 /// ```
 /// use glowplug::formats::{Meaning, read_network};
@@ -107,8 +108,8 @@ pub fn read_network(document: &[u8]) -> Reading {
     reading
 }
 
-/// Reads a document, with `repeats` as the rule for repeated YAML keys. Each repeated key adds a diagnostic to
-/// `repeated`.
+/// Reads a document, with `repeats` as the rule for repeated YAML keys. Each key that is repeated with a different
+/// value adds a diagnostic to `repeated`.
 fn read_as(document: &[u8], repeats: Repeats, repeated: &mut Vec<Diagnostic>) -> Reading {
     let mut diagnostics = Diagnostics::default();
     let mut format = None;
@@ -148,7 +149,7 @@ fn read_as(document: &[u8], repeats: Repeats, repeated: &mut Vec<Diagnostic>) ->
 }
 
 /// Parses a document that must be an object. An empty document gives an object without members. Also returns a
-/// diagnostic for each repeated key.
+/// diagnostic for each YAML key that is repeated with a different value.
 fn parse(
     document: &[u8],
     repeats: Repeats,

@@ -6,7 +6,7 @@
 //! 1. Do nothing if a user has configured the network at the boot loader.
 //! 2. Decide whether the machine runs on KubeVirt.
 //! 3. Find the drive.
-//! 4. Read its network document.
+//! 4. Read the network document of the drive.
 //! 5. Render the network.
 
 mod apply;

@@ -26,7 +26,7 @@ use std::{env, fs};
 use crate::support::shell;
 
 /// Commands of `console elsewhere` blocks, for each document. These commands do not run here. People and continuous
-/// integration run the `make` commands, and `tests/boot` runs some of the others.
+/// integration run the `make` commands, and `tests/boot` runs some of the other commands.
 const ELSEWHERE: &[(&str, &[&str])] = &[
     (
         "README.md",

@@ -1,5 +1,5 @@
 //! Builds config drives with the tools that nova and KubeVirt use, reads the files back with this crate, and compares
-//! them.
+//! the files with the originals.
 // Helpers may fail the test. Clippy allows this only in test functions themselves.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -291,7 +291,7 @@ fn a_directory_that_contains_itself_does_not_cause_an_endless_loop() {
 #[test]
 fn a_rock_ridge_continuation_that_points_to_itself_is_malformed() {
     let mut image = iso(&rich(), &["-rock"]);
-    // The last record with a continuation is that of the last long name.
+    // The last record with a continuation is the record of the last long name.
     let mark = find(&image, b"CE\x1c\x01").into_iter().next_back().unwrap();
     let field = |at: usize| u32::from_le_bytes(image[mark + at..][..4].try_into().unwrap()) as usize;
     let area = field(4) * 2048 + field(12);
@@ -359,7 +359,7 @@ fn the_files_of_a_fat_image_need_a_mount() {
 }
 
 #[test]
-fn the_label_in_a_fat_root_directory_takes_precedence_over_that_in_the_boot_sector() {
+fn the_label_in_a_fat_root_directory_takes_precedence_over_the_label_in_the_boot_sector() {
     let mut image = fat12(&kubevirt());
     let [boot, root] = find(&image, b"CONFIG-2   ")[..] else { panic!("two labels expected") };
     image[boot..][..8].copy_from_slice(b"CIDATA  ");

@@ -15,7 +15,7 @@ use targets::{TARGETS, Target};
 /// Number of derived inputs for each target.
 const INPUTS: usize = 3000;
 
-/// The random number generator SplitMix64: small, and with the same numbers on every machine.
+/// The random number generator SplitMix64. Its code is short, and its numbers are the same on every machine.
 struct Random(u64);
 
 impl Random {

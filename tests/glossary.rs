@@ -30,7 +30,7 @@ const OTHER_MEANINGS: [&str; 21] = [
     "owner of an address",
 ];
 
-/// Files with lines that still have a forbidden word, each with the number of these lines. Never increase a number.
+/// Forbidden words that lines still have, each with the number of these lines. Never increase a number.
 const EXCEPTIONS: [(&str, usize); 0] = [];
 
 /// Returns the paths of the sources and pages that the test reads.

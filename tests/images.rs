@@ -1,4 +1,4 @@
-//! Reads images of config drives, which the host library builds, with other programs and with the guest.
+//! Reads the images of config drives that the host library builds. The readers are the guest and other programs.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
 
 use std::collections::BTreeMap;

@@ -1,8 +1,9 @@
 //! Compares the networks that netplan and glowplug read from the same documents of version 2.
 //!
-//! `netplan generate` makes files for systemd-networkd from generated documents. The real networkd runs on these files, in a
-//! network namespace with its own NICs. The state of the kernel and of networkd is then compared with glowplug's model of the
-//! same document. `docs/cloud-init.md` lists the differences, and `State::meant` knows them.
+//! `netplan generate` makes files for systemd-networkd from generated documents. The real networkd runs on these files,
+//! in a network namespace with its own NICs. The state of the kernel and of networkd is then compared with glowplug's
+//! model of the same document. `docs/cloud-init.md` lists the differences, and `State::meant` takes the differences
+//! into account.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a helper of a test may fail the test")]
 
 use std::env;

@@ -62,7 +62,7 @@ fn dist_below(directory: &Path) -> (PathBuf, String) {
     (dist, variable)
 }
 
-/// Returns the files of a package without its directories, sorted, one a line.
+/// Returns the files of a package without its directories, sorted, one on each line.
 fn files(listing: &str) -> String {
     let files: BTreeSet<_> = listing.lines().map(str::trim).filter(|line| !line.ends_with('/')).collect();
     files.into_iter().map(|file| format!("{file}\n")).collect()

@@ -1,7 +1,7 @@
-//! All tests except those of `slow.rs`. They are in one program, because linking a program for each module would take
-//! longer than the tests themselves.
+//! All tests except the tests of `slow.rs`. The tests are in one program, because linking a program for each module
+//! would take longer than the tests themselves.
 //!
-//! `CONTRIBUTING.md` describes what each module tests and how to add a case.
+//! `CONTRIBUTING.md` describes where to add a case.
 
 mod cloud_init;
 mod ctl;

@@ -1,7 +1,9 @@
-//! Checks that the programs that read kernel arguments understand the arguments of glowplug as the document means them.
+//! Checks that NetworkManager and dracut's own scripts give the kernel arguments of glowplug the meaning of the
+//! document.
 //!
-//! glowplug renders arguments from the document of a config drive. NetworkManager's own generator makes profiles from
-//! these arguments. The profiles are compared completely with the meaning of the document.
+//! glowplug renders arguments from the document of a config drive. NetworkManager's own generator or dracut's own
+//! scripts make profiles from these arguments. The profiles are compared with the meaning of the document. For dracut's
+//! own scripts, this meaning is first reduced to the features of the scripts.
 //!
 //! For documents of cloud-init's format, the expected meaning comes from our own reader, which `tests/cloud_init`
 //! checks.
@@ -161,14 +163,14 @@ fn compare_networks(render: Render, ask: fn(&str, Meaning) -> Answer) {
         }
         Ok(())
     });
-    // Only a pattern is refused, and version 1 has no patterns. So at most the documents of version 2, half of all, are
-    // refused.
+    // Only documents with a pattern are refused, and version 1 has no patterns. Half of the documents have version 2,
+    // so at most half of the documents are refused.
     let refused = refused.into_inner();
     assert!(env::var_os("READERS_SEEDS").is_some() || refused * 2 <= seeds, "{refused} of {} are refused", seeds * 2);
 }
 
-/// Two sets of profiles: those that a network program makes from arguments, and the expected ones. The expected
-/// profiles have only the features that the program supports.
+/// The profiles that a network program makes from arguments, and the expected profiles. The expected profiles have only
+/// the features that the program supports.
 type Answer = Result<(Profiles, Profiles), String>;
 
 type Ask = fn(&str, &Case) -> Answer;
@@ -333,10 +335,10 @@ boots! {
     the_mtu_of_a_bond_is_in_the_argument_for_the_bond => "bond-mtu";
     a_bond_without_networks_has_no_addresses => "bond-without-networks";
     the_primary_member_of_a_bond_gets_a_name => "bond-primary";
-    a_bond_can_have_a_mac_address_other_than_that_of_its_first_member => "bond-mac";
+    a_bond_can_have_another_mac_address_than_its_first_member => "bond-mac";
     a_vlan_can_be_on_a_bond => "vlan-on-bond";
-    a_document_as_nova_writes_it_is_read => "nova";
-    a_bond_as_ironic_writes_it_is_read => "ironic-bond";
+    a_document_in_the_form_of_nova_is_read => "nova";
+    a_bond_in_the_form_of_ironic_is_read => "ironic-bond";
     unknown_keys_and_words_do_not_affect_the_rest_of_the_document => "unknown-words";
     a_missing_array_is_read_as_an_empty_array => "without-services";
     both_names_of_one_network_keep_the_default_gateway => "one-network-two-names";
@@ -360,8 +362,8 @@ fn boot(name: &str) {
     assert_eq!(format!("{line}\n"), expected("kargs"));
     let meant = network_manager::read(&line).unwrap();
     assert_eq!(meant.to_string(), expected("profiles"));
-    // dracut's own scripts must read the same profiles from the arguments for network-legacy, as far as the scripts
-    // have the features.
+    // dracut's own scripts must read the same profiles from the arguments for network-legacy, without the features that
+    // the scripts lack.
     let line = kargs(&directory, "network-legacy").unwrap();
     let read = network_legacy::read(&line).unwrap();
     let meant = network_legacy::reduced(&meant, &[], &OnLink::new(), &read);

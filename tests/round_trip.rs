@@ -1,5 +1,5 @@
-//! Checks that the guest understands documents of the host: parser and renderer give the same addresses on the same
-//! interface.
+//! Checks that the guest understands documents of the host. The parser and the renderer of the guest must give each
+//! interface exactly the addresses that the host allocated.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
 
 use std::collections::BTreeSet;
@@ -30,7 +30,7 @@ struct Interface {
 
 #[derive(Clone, Debug)]
 struct Link {
-    /// Whether the interface is the `name` of the link in the template, with another `id`.
+    /// Whether the link in the template has the interface as its `name`, and another `id`.
     by_name: bool,
     mtu: Option<u16>,
     /// For IPv4 and IPv6: whether the network in the template has a netmask. `None`: the template has no such network.
@@ -38,7 +38,7 @@ struct Link {
 }
 
 fn ipv4() -> impl Strategy<Value = IpAddr> {
-    // No address is that of a gateway or a name server: those are in 192.0.2.0/24.
+    // Gateways and name servers are in 192.0.2.0/24, so no address of a machine is also a gateway or a name server.
     (0x0a00_0001_u32..0x0aff_ffff).prop_map(|number| Ipv4Addr::from(number).into())
 }
 

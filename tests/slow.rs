@@ -1,5 +1,4 @@
-//! Tests that take minutes: boots of virtual machines, packages that are compiled from a clean tree, and afterburn,
-//! which must be compiled once.
+//! Slow tests, for example boots of virtual machines and builds of packages from a clean tree.
 //!
 //! `cargo test` runs this program only with `--test slow`, as in the Makefile.
 

@@ -1,5 +1,5 @@
-//! Checks the systemd units with `systemd-analyze`, and the dracut module with shellcheck. `tests/boot/` tests both in
-//! boots.
+//! Checks the systemd units with `systemd-analyze`, and the dracut module and the Containerfile with shellcheck.
+//! `tests/boot/` boots machines with the units and the module.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
 
@@ -12,7 +12,8 @@ const MODULE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/dracut/50glowplug");
 const SYSTEMD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/systemd");
 const GLOWPLUG: &str = env!("CARGO_BIN_EXE_glowplug");
 
-/// Returns the output of a program. The test fails if the program is missing.
+/// Returns the output of a program, with `failed` at the end if the program fails. The test fails if the program is
+/// missing.
 fn ask(program: &str, package: &str, arguments: &[&str]) -> String {
     let output = Command::new(program).args(arguments).output();
     let Output { status, stdout, stderr } =
@@ -69,8 +70,8 @@ fn systemd_understands_every_drop_in_for_a_unit_of_another_package() {
     }
 }
 
-/// Units in the order of CoreOS's first boot. The unit that ends the network does its work when it stops, so it starts
-/// early.
+/// Stand-ins for the units of CoreOS's first boot, with the order between them. `coreos-teardown-initramfs.service`
+/// ends the network when the unit stops, so the unit starts early.
 const FIRST_BOOT: [(&str, &str); 5] = [
     ("initrd.target", "Requires=ignition-complete.target glowplug-network-profiles.service\n"),
     (
@@ -102,7 +103,7 @@ fn verify_first_boot(unit: &str) -> String {
     }
     fs::write(directory.path().join(COPIES), unit).unwrap();
     let target = directory.path().join("initrd.target");
-    // systemd reads units only from this directory, not those of this machine.
+    // systemd reads units only from this directory, not the units of this machine.
     let path = format!("SYSTEMD_UNIT_PATH={}", directory.path().display());
     ask("env", "coreutils", &[&path, "systemd-analyze", "verify", "--man=no", target.to_str().unwrap()])
 }
@@ -116,7 +117,8 @@ fn a_first_boot_of_coreos_can_start_with_the_unit_that_copies_the_profiles() {
     assert!(messages.contains("ordering cycle") && messages.ends_with("failed"), "{messages}");
 }
 
-/// systemd counts a unit whose condition is not met as started, so this unit cannot fail a boot with kernel arguments.
+/// For systemd, a unit with an unmet condition counts as started, so this unit cannot fail a boot with kernel
+/// arguments.
 #[test]
 fn the_unit_that_copies_profiles_does_nothing_if_there_are_no_profiles() {
     let text = fs::read_to_string(Path::new(MODULE).join(COPIES)).unwrap();
@@ -314,7 +316,7 @@ fn the_containerfile_writes_the_files_that_image_builders_read() {
 }
 
 #[test]
-fn shellcheck_finds_no_mistake_in_the_module_and_in_the_scripts_of_the_boot_tests() {
+fn shellcheck_finds_no_mistake_in_the_dracut_module() {
     let module = Path::new(MODULE).join("module-setup.sh");
     assert_eq!(ask("shellcheck", "shellcheck", &[module.to_str().unwrap()]), "");
 }

@@ -50,7 +50,8 @@ struct Work<'p> {
     provider: &'p Provider,
     kinds: Kinds,
     index: Mutex<Index>,
-    /// Sends the names that need a pass because the pass of another name has adopted their IPAddresses.
+    /// Sends the names that need a pass because the pass of another name has adopted their IPAddresses or found their
+    /// Cluster.
     others: mpsc::UnboundedSender<Key>,
 }
 
@@ -163,8 +164,8 @@ impl Work<'_> {
         let may_release = view.claim.as_ref().is_none_or(IpAddressClaim::is_deleted) || !view.former.is_empty();
         if is_outdated || may_release {
             self.read(Kind::Address, &self.kinds.addresses, key).await?;
-            // The candidates are collected before the claim is read. If the claim now has another UID than a candidate,
-            // the candidate no longer exists.
+            // Only UIDs that were known before the claim is read may be released. If the claim now has another UID, the
+            // claim with the known UID no longer exists.
             let mut candidates = self.index().view(key).former;
             candidates.extend(view.claim.as_ref().map(|claim| claim.uid().to_owned()));
             self.read(Kind::Claim, &self.kinds.claims, key).await?;
@@ -202,7 +203,8 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Makes a request and applies its result. Returns `false` if an object has changed and must be read again.
+    /// Makes the request of a step and applies the response. Returns `false` if an object may have changed and must be
+    /// read again.
     async fn apply(&self, step: Step, view: &mut View) -> Result<bool, Error> {
         let Self { provider, kinds, .. } = self;
         let registry = &provider.registry;
@@ -246,7 +248,8 @@ impl Work<'_> {
                 self.take_address(view, object)?;
             }
             Step::DeleteAddress => {
-                // Meanwhile, the IPAddress may have become the IPAddress of a later claim of the same name.
+                // An IPAddress of this name may now belong to a later claim of the same name, so only the known version
+                // is deleted.
                 let metadata = view.address.as_ref().map(|address| address.metadata.clone()).unwrap_or_default();
                 let same = Preconditions { uid: metadata.uid, resource_version: metadata.resource_version };
                 let params = DeleteParams::default().preconditions(same);
@@ -311,8 +314,9 @@ impl Work<'_> {
         Ok(true)
     }
 
-    /// Makes the registry adopt the IPAddresses on the networks where a holder has addresses. The adoption must come
-    /// first: when the holder loses an address, the registry allocates the address to a waiting claim at once.
+    /// Makes the registry adopt the IPAddresses on every network where a holder has leases or records. This adoption
+    /// must come before the release of the holder's addresses, because the registry allocates a released address to a
+    /// waiting claim at once.
     async fn adopt_beside(&self, holder: Machine) -> Result<(), Error> {
         let pools = self.provider.registry.read(move |allocator| {
             let held = allocator.leases_of(&holder).map(|(network, ..)| network);
@@ -362,8 +366,8 @@ impl Work<'_> {
         }
         if !reservations.is_empty() {
             tracing::info!(addresses = reservations.len(), "reserved the addresses of IPAddresses without a claim");
-            // The registry does not limit the reservations of claims: `limit_reservations` has limited these
-            // reservations.
+            // `limit_reservations` has limited these reservations. The registry itself does not limit reservations of
+            // claims.
             self.provider.registry.add_conflicts(reservations).await?;
         }
         let holders = self.provider.adopt_all(records).await?;

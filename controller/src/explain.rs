@@ -15,9 +15,9 @@
 //! | [`read`] | requests: pages, progress, missing rights |
 //! | `lists` | the objects of a cluster |
 //! | `leader` | what a leader would know after a start in this cluster |
-//! | [`machines`] | what pools do to machines that exist already |
+//! | [`machines`] | the effects of pools on machines that exist already |
 //! | [`mod@write`] | changes of objects |
-//! | [`text`] | tables, JSON, and the colour of heads |
+//! | [`text`] | tables, JSON, and the style of table headings |
 //!
 //! The commands call the same functions as the controller, its webhooks and `glowplugctl`. The plugin itself decides
 //! only which machines need a decision of a person, and what `adopt` writes.

@@ -9,8 +9,8 @@
 //! | `passes` | decides which names get a pass and when, and repeats failed passes |
 //! | [`claims`] | IPAM provider for Cluster API and for IPAMClaims |
 //! | [`macs`] | MAC addresses of VirtualMachines: leases, assignment, release, collisions |
-//! | [`reports`] | reservations of the addresses that running guests report |
-//! | [`webhook`] | admission of pools and machines |
+//! | [`reports`] | reservations of addresses that guests report, and of addresses of Services and Clusters |
+//! | [`webhook`] | admission of pools, machines and instances |
 //! | [`machines`] | machines of KubeVirt: what each VirtualMachine needs |
 //! | [`explain`] | answers of `kubectl glowplug` about pools and machines |
 //! | [`program`] | options, start and stop, leader election, definitions, probes |

@@ -131,8 +131,8 @@ impl provider::Work for Work<'_> {
         let mut records = self.index().inventory(objects);
         let last = self.index().take_followers(&mut records);
         self.rebuild(records).await?;
-        // Records are adopted before the reports of guests, because a record can become a lease and a report cannot.
-        // The records in `last` count less than reports, so they are adopted after the reports.
+        // Records are adopted before the reports of guests are processed, because a record can become a lease and a
+        // report cannot. The records in `last` count less than reports, so they are adopted after the reports.
         self.machines.reports.settle().await?;
         if !last.records.is_empty() {
             self.rebuild(last).await?;

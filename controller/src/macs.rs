@@ -5,10 +5,10 @@
 //! leader stores a lease for each address, and then writes the addresses into the VirtualMachine. The module `plan`
 //! decides, and this module makes the requests.
 //!
-//! The ledger of IP addresses cannot hold MAC addresses. It allocates one address of each family to the interface that
-//! a pool names, but a machine needs one MAC address for each of its interfaces, and a MAC address has no network,
-//! gateway or prefix length. Therefore MAC addresses have leases of the same kind and with the same rules, but this
-//! module itself allocates the lowest free address.
+//! The allocator of the library cannot allocate MAC addresses. It allocates one address of each family, with a network,
+//! a gateway and a prefix length, to the interface that a pool names. A machine needs one MAC address for each of its
+//! interfaces, and a MAC address has no network, gateway or prefix length. Therefore this module itself allocates the
+//! lowest free MAC address. The leases of MAC addresses have the same kind and the same rules as those of IP addresses.
 
 mod free;
 mod machine;
@@ -55,9 +55,9 @@ use crate::repeated::Repeated;
 
 /// Maximum number of concurrent writes.
 const IN_FLIGHT: usize = 32;
-/// Pauses after a failed decision or request.
+/// Pauses before the next decision, after a failure or while the API server has newer objects.
 const PAUSES: BackOff = BackOff::new(Duration::from_secs(1), Duration::from_secs(30));
-/// Shortest pause between the first change and the decision about it.
+/// Shortest pause between the first of several changes and the decision about them.
 const BETWEEN: Duration = Duration::from_millis(50);
 /// Ratio of the pause before a decision to the duration of the last decision. Each decision looks at every machine, so
 /// with tens of thousands of machines, one decision for each change would take too much time.
@@ -115,7 +115,7 @@ enum Input {
 enum Pass {
     /// The known objects have changed, so another decision may differ.
     Changed,
-    /// A request had no effect, because the API server has newer objects. The watches report these objects later.
+    /// No request had an effect, because the API server has newer objects. The watches report these objects later.
     Behind,
     Done,
 }
@@ -301,7 +301,7 @@ impl Macs {
         true
     }
 
-    /// Makes a decision and its requests.
+    /// Makes a decision, sends its requests, and writes the statuses of the pools.
     async fn pass(&mut self) -> Result<Pass, Error> {
         let began = Instant::now();
         let plan = self.objects.plan(Timestamp::now());
@@ -398,9 +398,9 @@ impl Macs {
         }
     }
 
-    /// Writes addresses into a VirtualMachine. The user's tools own the interfaces, so the webhook should write the
-    /// addresses. The leader writes them only if no webhook answers. The API server stores each patch only for the
-    /// version from which the patch was made.
+    /// Writes addresses into a VirtualMachine. The first patch asks the webhook to write them, because the leader must
+    /// not own the interfaces of the user's tools. If no webhook has written the addresses, the second patch writes
+    /// them. The API server stores each patch only for the version from which the patch was made.
     async fn assign(&self, key: &Key, request: Value, mut patch: Value) -> Result<(Outcome, bool), Error> {
         let tested = patch[0]["value"].as_str().map(str::to_owned);
         let vm = match self.patch_vm(key, &Patch::Merge(request), tested).await? {
@@ -416,8 +416,8 @@ impl Macs {
         self.patch_vm(key, &Patch::<Value>::Json(patch), version).await
     }
 
-    /// Patches a VirtualMachine. Returns whether the patch is stored. The patch must fail if the version of the
-    /// VirtualMachine is not `tested`.
+    /// Patches a VirtualMachine. The patch must fail if the version of the VirtualMachine is not `tested`. Returns the
+    /// stored VirtualMachine, if it exists, and whether the patch is stored.
     async fn patch_vm(
         &self,
         key: &Key,

@@ -32,8 +32,8 @@ pub struct Metrics {
     /// `glowplug_unreadable_leases`: number of leases that cannot be read, by `addresses`: `ip` or `mac`.
     unreadable_leases: Family<[(&'static str, &'static str); 1], Gauge>,
     claims: Family<[(&'static str, &'static str); 1], Counter>,
-    /// `glowplug_mac_collisions`: number of running machines that have the same MAC address, by `mac`. Has only
-    /// addresses of at least two machines.
+    /// `glowplug_mac_collisions`: number of running machines that have the same MAC address, by `mac`. Only an address
+    /// of at least two machines has a series.
     mac_collisions: Family<[(&'static str, String); 1], Gauge>,
     /// `glowplug_macpool_addresses`: number of addresses of a MACPool, by `pool` and `state`. The state is `free` or
     /// `used`.
@@ -78,7 +78,7 @@ pub struct PassMetrics {
     pub done: Counter,
     /// Number of passes for a name that waits, for example for an address.
     pub waits: Counter,
-    /// Number of passes that are repeated because a request failed.
+    /// Number of passes that failed and are repeated.
     pub failed: Counter,
 }
 

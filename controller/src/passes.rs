@@ -54,7 +54,7 @@ const RETRY_QUEUED: Duration = Duration::from_secs(600);
 /// Shortest time between two updates of the metric of the queue's depth while [`PASSES`] passes run.
 const DEPTH_PERIOD: Duration = Duration::from_secs(1);
 
-/// Names that need a pass. `None`: the stream will yield no further names.
+/// Names that need a pass, as a stream yields them. `None`: the stream yields no further names.
 pub(crate) type Names = Option<BTreeSet<Key>>;
 
 /// Why a pass failed.

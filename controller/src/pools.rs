@@ -50,7 +50,7 @@ use crate::pools::selection_cache::{SelectionCache, Snapshot};
 use crate::pools::status::{Index, Part, Update, observe};
 use crate::repeated::Repeated;
 
-/// Pause between two passes. It limits the writes: while claims arrive, each pass writes a status.
+/// Pause between two passes. The pause limits the writes: while claims arrive, each pass writes a status.
 const PAUSE: Duration = Duration::from_millis(200);
 /// Pauses between attempts to write a pool, after failures.
 const PAUSES: BackOff = BackOff::new(Duration::from_secs(1), Duration::from_secs(60));
@@ -171,9 +171,9 @@ impl Pools {
         }
     }
 
-    /// Passes changed pools to the registry, and writes the status of pools that need an update. Then publishes the
-    /// pools in their state after the writes. So a new pool allocates as soon as its finalizer is stored, and the
-    /// webhooks see the written status at once.
+    /// Passes changed pools to the registry, and writes the pools that need an update. Then publishes the pools in
+    /// their state after the writes, so that a new pool allocates as soon as its finalizer is stored, and the webhooks
+    /// see the written status at once. If no pool awaits its finalizer, the pools are also published before the writes.
     async fn pass(&mut self, snapshot: Snapshot) -> Result<(), Stopped> {
         let open = self.resize(snapshot).await?;
         let groups = self.index.groups(&open.suspended);
@@ -227,8 +227,8 @@ impl Pools {
         Ok(())
     }
 
-    /// Passes the pools to the registry if they have changed, or if the registry rejected the last change: since then,
-    /// leases may have been released.
+    /// Passes the pools to the registry if they have changed. Also passes them if the registry rejected the last
+    /// change, because leases may have been released since then.
     async fn resize(&mut self, Snapshot { pools, selection, .. }: Snapshot) -> Result<OpenPools, Stopped> {
         self.index.set(pools);
         self.index.set_memberships(selection.memberships().clone());

@@ -2,10 +2,10 @@
 //!
 //! Only the leader does this, for every instance that its rights let it see, even if no pool selects the VirtualMachine
 //! or the namespace has no pool. `Reservations` decides. This module passes the changes to the registry and publishes
-//! events.
+//! events. The module [`neighbours`] does the same for the addresses of Services and Clusters.
 //!
-//! A report never becomes a lease. If another machine already holds the address, it remains the holder, and both
-//! machines get an event.
+//! A report never becomes a lease. If another machine already holds the address, that machine remains the holder, and
+//! both machines get an event.
 
 mod bounds;
 pub mod neighbours;
@@ -60,7 +60,7 @@ pub struct Reports {
     /// Whether the records of the start are adopted: see [`Fact::Settle`]. Until then, the task ignores the pools,
     /// because a report must not reserve an address before a record of the same address is adopted.
     has_settled: bool,
-    /// While the instances are listed again: the known guests that the list has not had yet.
+    /// While the instances are listed again: the known guests that the list has not contained so far.
     missing: BTreeSet<Key>,
 }
 
@@ -124,8 +124,8 @@ impl Observer {
 // === impl AtStart ===
 
 impl AtStart {
-    /// Notes the addresses that the guest of an instance reports. If there are too many addresses, only the first ones
-    /// count.
+    /// Notes the addresses that the guest of an instance reports. If there are too many addresses, only the first
+    /// addresses count.
     pub(crate) fn note(&mut self, key: &Key, guest: &Guest) {
         self.0.apply(key, guest, Instant::now());
     }
@@ -152,7 +152,7 @@ impl Reports {
         )
     }
 
-    /// Reserves addresses until the future is dropped.
+    /// Reserves addresses until the future is dropped or the registry stops.
     pub async fn run(mut self) -> Result<Infallible, Stopped> {
         loop {
             let end = self.reservations.next_end();

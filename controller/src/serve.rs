@@ -69,7 +69,7 @@ const STREAMS: u32 = 4;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Timeout of a body, and of the handling of a request. API servers wait 5 seconds for the webhooks of this program.
 const HANDLING: Duration = Duration::from_secs(5);
-/// Number of bytes that may arrive on a connection before its requests are read.
+/// Flow-control window of a connection and of a request over HTTP/2, in bytes.
 const WINDOW: u32 = 128 << 10;
 /// Timeout of the head of the next request on a connection. API servers close a connection that they have not used for
 /// 90 seconds. If the server closed the connection first, a request could be lost.
@@ -89,7 +89,7 @@ pub struct Certificate {
     lines: Repeated,
 }
 
-/// The content of both files, and the TLS configuration made from it.
+/// The content of the certificate file and of the key file, and the TLS configuration made from this content.
 #[derive(Clone, Debug)]
 struct Loaded {
     bytes: (Vec<u8>, Vec<u8>),
@@ -328,14 +328,14 @@ impl Certificate {
         }
     }
 
-    /// The earliest expiry of a certificate in the current chain, in seconds since 1970. 0: the certificate cannot be
-    /// read.
+    /// The earliest expiry of a certificate in the current chain, in seconds since 1970. 0: the certificate or its
+    /// expiry cannot be read.
     #[must_use]
     pub fn expiry(&self) -> i64 {
         self.current().map_or(0, |loaded| loaded.expiry)
     }
 
-    /// Checks that new connections get a certificate. The first failure is logged.
+    /// Checks that new connections get a certificate. Failures of the same cause are logged at most once a minute.
     ///
     /// # Errors
     ///
@@ -349,7 +349,7 @@ impl Certificate {
         self.current().map(|loaded| TlsAcceptor::from(loaded.config)).ok()
     }
 
-    /// Reads the current certificate. While the certificate and the key do not match, for example during a renewal,
+    /// Reads the current certificate. If the files cannot be read or do not match, for example during a renewal,
     /// returns the previous certificate.
     fn current(&self) -> io::Result<Loaded> {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);

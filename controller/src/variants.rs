@@ -1,5 +1,4 @@
-//! Derives objects that no honest user writes, for the tests of every reader: valid objects with a few members
-//! replaced.
+//! Derives objects that no honest user writes, for the tests of every reader: valid objects with a few changed members.
 //!
 //! The derived objects are the same in every run. API servers check the metadata of every object, but check other
 //! members only against the definition of the kind. So the generator changes any member except the identity of the
@@ -39,7 +38,7 @@ use serde_json::{Map, Value, json};
 
 /// Number of objects that are derived from each valid object. `HOSTILE_VARIANTS` sets another number.
 const VARIANTS: u64 = 250;
-/// Maximum length of an object in a test, in bytes. API servers store no longer objects, because etcd rejects them.
+/// Maximum length of an object in a test, in bytes. API servers do not store longer objects, because etcd rejects them.
 const MAX_BYTES: usize = 1_500_000;
 /// Maximum length of a value that is repeated, in bytes.
 const MAX_REPEATED: usize = 5_000;
@@ -252,7 +251,7 @@ fn replacement(random: &mut Random, old: &Value) -> Value {
         3 => json!({}),
         4 => json!([]),
         5 => match old.as_array() {
-            // The list has each item twice.
+            // The new list has each item twice.
             Some(items) => items.iter().chain(items.iter().rev()).cloned().collect(),
             None => json!([old, old]),
         },

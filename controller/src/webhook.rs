@@ -1,5 +1,5 @@
-//! The admission webhooks. They reject an invalid pool before the API server stores it, and add the reference to
-//! network data to the machines that pools serve.
+//! The admission webhooks. They reject invalid pools before the API server stores them, and instances that must not
+//! start. They add the reference to network data, and the label for MAC addresses, to the machines that pools serve.
 //!
 //! The functions [`validate`], [`compare`], [`warn_of_holders`], [`warn_of_family`], [`admit_new`] and [`admit_change`]
 //! are pure. [`Webhooks`] reads their input from the API server and responds over HTTP. The webhooks write nothing, so
@@ -112,8 +112,9 @@ impl Webhooks {
         }
     }
 
-    /// Logs the refusal of a machine, and the change of a machine that a pool serves. Logs nothing about other
-    /// machines. capk and KubeVirt try again many times, so refusals for the same reason get one line in a minute.
+    /// Logs the refusal of a machine or of its instance, and the change of a machine that a pool serves. Logs nothing
+    /// about other machines. capk and KubeVirt try again many times, so refusals for the same reason get one line in a
+    /// minute.
     fn log(&self, webhook: &str, request: &AdmissionRequest<Object>, response: &AdmissionResponse) {
         // The API server checks names only after this webhook. A line break in a name would look like the start of a
         // new log line.
@@ -265,7 +266,7 @@ impl Webhooks {
     /// Returns the networks on which the KubevirtMachine of this machine holds an address. The machine keeps these
     /// addresses. The leader records each address in an annotation of the KubevirtMachine, so only the leases of
     /// recorded addresses are read: a cluster may have tens of thousands of leases, and capk tries again and again
-    /// while a pool is exhausted. `pools` are the exhausted pools of the machine.
+    /// while a pool is exhausted. `pools` are the exhausted pools of the machine, see [`Self::held_without_machine`].
     async fn held(&self, machine: &VirtualMachine, pools: &[PoolId]) -> kube::Result<BTreeSet<String>> {
         let mut held = BTreeSet::new();
         // The API server has not checked these labels yet. An invalid name must not get into the path of a request.

@@ -131,7 +131,7 @@ async fn a_webhook_configuration_with_an_invalid_cel_expression_is_refused() {
 }
 
 #[tokio::test]
-async fn a_condition_of_a_webhook_can_compare_an_update_with_the_object_before_it() {
+async fn a_condition_of_a_webhook_can_compare_the_old_and_the_new_object_of_an_update() {
     let (_server, cluster) = start_server().await;
     let (hook, vms) = (Hook::allowing().await, vms(&cluster));
     let expression = "!has(object.metadata.deletionTimestamp) && object.spec.template != oldObject.spec.template";
@@ -164,7 +164,7 @@ async fn an_object_selector_matches_the_old_or_the_new_object() {
 }
 
 #[tokio::test]
-async fn with_if_needed_a_mutating_webhook_is_called_again_if_a_later_webhook_changes_the_object() {
+async fn the_policy_if_needed_calls_a_mutating_webhook_again_after_a_change_by_a_later_webhook() {
     let label = |name: &'static str| {
         move |request: &Value| match request["object"]["metadata"]["labels"].get(name) {
             Some(_) => json!({"allowed": true}),

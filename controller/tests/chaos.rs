@@ -51,15 +51,15 @@
 //! # Restore of etcd
 //!
 //! A backup is a copy of the data of etcd while all programs run. Before about half of the restores, the replicas are
-//! killed, as `docs/backup.md` requires. They start again only after the nodes have reported their guests. The nodes do
-//! what kubelet and virt-handler do:
+//! killed, as `docs/backup.md` requires. The replicas start again only after the nodes have reported their guests. The
+//! nodes do what kubelet and virt-handler do:
 //!
 //! - A guest whose instance is in the backup, with the same UID, continues to run. Its node reports phase and addresses.
 //! - A guest without an instance is ended: a node ends pods that the API server does not know.
 //! - An instance whose guest has ended since the backup fails, and KubeVirt starts it again from the restored objects.
 //!
-//! A guest may then run with an address that no restored lease has. No other machine may get the address as long as the
-//! guest runs. At the end of the round the guest is restarted, and gets the address of its machine.
+//! A guest may then run with an address that no restored lease has. No other machine must get this address as long as
+//! the guest runs. At the end of the round the guest is restarted, and gets the address of its machine.
 //!
 //! If a machine was deleted after the backup, and another machine got its address, the restore brings the deleted machine
 //! back, with its lease and its Secret. KubeVirt starts it again, and no controller can prevent that. In the same way, a
@@ -247,7 +247,7 @@ async fn run() -> ExitCode {
 
 struct World {
     server: RealServer,
-    /// The stand-in for the webhook of KubeVirt runs as long as this value exists.
+    /// The cluster. While this value exists, the stand-in for the webhook of KubeVirt runs.
     cluster: Cluster,
     _service: Service,
     client: Client,
@@ -263,7 +263,7 @@ struct World {
     has_backup: bool,
     /// Guests that have run since a restore with an address that their machine does not hold, as `namespace/name`.
     unrecorded: BTreeSet<String>,
-    /// Problems that a fault caused for users whom it must not affect.
+    /// Problems that a fault caused for users whom this fault must not affect.
     violations: Vec<String>,
 }
 
@@ -460,7 +460,8 @@ impl World {
         self.replicas.iter().position(|replica| replica.is(&identity))
     }
 
-    /// Restores the last backup. In about half of the restores the replicas keep running, against the advice of `docs/backup.md`.
+    /// Restores the last backup. Returns the violations that the observer has found until then. In about half of the
+    /// restores, the replicas continue to run, against the advice of `docs/backup.md`.
     async fn restore(&mut self) -> Vec<String> {
         let keeps_running = self.random.below(2) == 0;
         if !keeps_running {

@@ -205,7 +205,7 @@ async fn the_address_of_an_ipaddress_without_a_claim_stays_reserved_when_a_leade
 
 /// The read after the deletion of the first IPAddress returns the second IPAddress, which has the same name.
 #[tokio::test]
-async fn an_address_stays_reserved_when_another_ipaddress_replaces_its_ipaddress_without_a_claim() {
+async fn an_address_stays_reserved_when_a_second_ipaddress_without_a_claim_replaces_the_first() {
     let server = Server::start().await;
     let cluster = Cluster::of(&server).await;
     let site = Site::new(&cluster).await;

@@ -55,7 +55,7 @@ async fn main() {
     fs::write(file, picture(&dashboard, &history)).unwrap();
 }
 
-/// Runs the program for some time. Returns its metrics.
+/// Runs the controller for this time, and returns its metrics.
 async fn run(time: Duration) -> History {
     let (_server, cluster) = start_server().await;
     let folder = tempfile::tempdir().unwrap();

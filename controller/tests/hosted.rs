@@ -14,7 +14,7 @@ fn creates_vm(call: &Call) -> bool {
 }
 
 #[tokio::test]
-async fn the_stand_in_of_capk_has_at_most_ten_requests_for_virtual_machines_in_flight() {
+async fn the_stand_in_of_capk_sends_at_most_ten_concurrent_requests_for_virtual_machines() {
     let (server, cluster) = start_server().await;
     let hosted = Hosted::new(&cluster).await;
     let gate = Arc::new(Semaphore::new(0));

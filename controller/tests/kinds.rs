@@ -124,7 +124,7 @@ async fn without_the_kind_kubevirt_machine_a_vm_holds_its_address_until_its_gues
     until(&hosted.instances, "a", |instance| instance.metadata.deletion_timestamp.is_some()).await;
     merge(&hosted.vms, "a", &json!({"metadata": {"finalizers": null}})).await;
     hosted.until_gone(&hosted.vms, "a").await;
-    // The leader has served a later machine of another pool. So it has also processed the deletion of machine `a`.
+    // When the leader has served a later machine of another pool, it has also processed the deletion of machine `a`.
     let other = Hosted::plain(&cluster).await;
     create_pool(&other, &["10.0.0.8/32"]).await;
     installed.until_asked(&other, "").await;
@@ -275,7 +275,7 @@ async fn a_new_leader_serves_claims_and_machines_while_node_pools_cannot_be_list
     assert_eq!(hosted.address_of("workers-0").await, "10.0.0.8");
     drop(first);
 
-    // HyperShift's conversion webhook is down.
+    // NodePools cannot be listed, for example because HyperShift's conversion webhook is down.
     let of_node_pools = |call: &Call| call.user == CONTROLLER && call.plural == "nodepools";
     server.set_faults(move |call| if of_node_pools(call) { Fault::Status(500) } else { Fault::None });
     server.cut_watches();

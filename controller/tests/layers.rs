@@ -7,8 +7,8 @@ mod imports;
 
 use imports::{between_modules, circles};
 
-/// The modules of the controller (wings), from the top layer to the lowest. A module may import only modules of the lines below
-/// its own line.
+/// The modules of the controller (wings), from the top layer to the lowest. A module imports only modules of the lines
+/// below its own line.
 const WINGS: [&[&str]; 11] = [
     &["main"],
     &["program", "explain"],

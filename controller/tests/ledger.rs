@@ -95,7 +95,7 @@ async fn while_the_result_of_a_write_is_unknown_nothing_is_allocated() {
 }
 
 #[tokio::test]
-async fn a_leader_that_missed_a_lease_of_another_leader_is_rejected_and_then_knows_the_lease() {
+async fn after_a_refused_claim_a_leader_knows_the_lease_of_another_leader() {
     let (server, cluster) = start_server().await;
     let pool = pool(NETWORK, &["10.0.0.8/29"]);
     let mut paused = Leader::start(cluster.controller(), pool.clone()).await;
@@ -170,7 +170,7 @@ async fn changes_while_no_watch_is_open_are_read_from_the_next_list() {
 }
 
 #[tokio::test]
-async fn claims_of_64_machines_have_at_most_32_writes_in_flight() {
+async fn claims_of_64_machines_cause_at_most_32_concurrent_writes() {
     let (server, cluster) = start_server().await;
     let mut leader = Leader::start(cluster.controller(), pool(NETWORK, &["10.0.0.0/25"])).await;
     let gate = Arc::new(Semaphore::new(0));

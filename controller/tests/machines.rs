@@ -144,7 +144,7 @@ async fn run_with_provider(trouble: Trouble, n: usize) -> bool {
 }
 
 /// Moves a machine to another pool of its network: the pools are edited, the first pool is deleted while the guest
-/// runs, and its address is added to the other pool.
+/// runs, and the address of the machine is added to the other pool.
 async fn script_of_a_move(hosted: &Hosted) {
     hosted.scale("workers", 1).await;
     assert_eq!(hosted.address_of("workers-0").await, "10.0.0.8");
@@ -373,10 +373,10 @@ async fn create_vm(hosted: &Hosted, name: &str) -> String {
     Hosted::reference(&hosted.vms.create(&PostParams::default(), &vm).await.unwrap()).unwrap()
 }
 
-/// Runs a leader until it holds a lease for VirtualMachine `w` and sends the first request for which `is_last` is true. `fault`
-/// holds this request until the returned semaphore has a permit. Meanwhile the VirtualMachine is deleted, and another leader
-/// releases its address and allocates it to VirtualMachine `x`. Returns both leaders, the semaphore, and the name of the Secret
-/// of `w`.
+/// Runs a leader until the leader holds a lease for VirtualMachine `w` and sends the first request for which `is_last`
+/// is true. `fault` holds this request until the returned semaphore has a permit. Meanwhile, the VirtualMachine is
+/// deleted, and another leader releases its address and allocates the address to VirtualMachine `x`. Returns both
+/// leaders, the semaphore, and the name of the Secret of `w`.
 async fn pause_at(
     (server, cluster, hosted): (&Server, &Cluster, &Hosted),
     is_last: fn(&Call) -> bool,
@@ -474,8 +474,8 @@ async fn objects_of_another_namespace_do_not_keep_a_machine_from_getting_an_addr
     vm.data["spec"]["template"]["metadata"]["annotations"] =
         json!({"network.kubevirt.io/addresses": r#"{"iface1": ["a text of the user"]}"#});
     other.vms.create(&PostParams::default(), &vm).await.unwrap();
-    // A VirtualMachine of the user on the network of the hosted cluster. The pool of this network does not serve the
-    // machine. The network data of the machine has the addresses of the hosted cluster.
+    // The user also has a VirtualMachine on the network of the hosted cluster. The pool of this network does not serve
+    // this machine. The network data of the machine has the addresses of the hosted cluster.
     let mut vm = other.vm("u", &json!({}), &drive_of_0_2_0("u"));
     vm.data["spec"]["template"]["spec"]["networks"] =
         json!([{"name": "iface1", "multus": {"networkName": hosted.network}}]);
@@ -559,7 +559,8 @@ async fn the_secret_of_a_machine_whose_other_objects_are_gone_is_deleted_before_
     let first = lead(&cluster);
     assert_eq!(hosted.address_of("w").await, "10.0.0.8");
     drop(first);
-    // The VirtualMachine is deleted with orphans, and its guest ends, while no leader runs.
+    // While no leader runs, the VirtualMachine is deleted and its guest ends. The Secret stays, because it has no owner
+    // any more.
     let orphaned = json!({"metadata": {"ownerReferences": null}});
     hosted.secrets.patch("w-networkdata", &PatchParams::default(), &Patch::Merge(&orphaned)).await.unwrap();
     machines.delete("w", &DeleteParams::default()).await.unwrap();
@@ -770,7 +771,8 @@ async fn a_leader_deletes_the_claim_of_a_machine_that_was_deleted_while_no_leade
     poll("the end of the claim", async || provider.names().await.is_empty().then_some(())).await;
 }
 
-/// Checks that the address of `w` was released after the object of this path and name was deleted.
+/// Checks that the address of `w` was released after the object with this name was deleted. `path` is the path of its
+/// list.
 pub(crate) async fn check_release_after(server: &Server, cluster: &Cluster, path: &str, name: &str) {
     let end = deleted_at(server, cluster.client(), path, name).await;
     let release = release_of_w(server, cluster.client()).await;
@@ -876,8 +878,8 @@ async fn a_late_secret_is_never_read_by_a_later_machine_of_the_same_name() {
 
 const DIGEST: &str = "ipam.glowplug.dev/secret-digest";
 
-/// Runs a leader until VirtualMachines `w` and `x`, which hold their addresses themselves, and two machines of a NodePool have
-/// all their records. Then the leader stops.
+/// Creates VirtualMachines `w` and `x`, which hold their addresses themselves, and two machines of a NodePool. Runs a
+/// leader until these four machines have all their records.
 async fn settled(cluster: &Cluster, hosted: &Hosted) {
     create_vm(hosted, "w").await;
     create_vm(hosted, "x").await;

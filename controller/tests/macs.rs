@@ -15,8 +15,8 @@ use crate::support::hosted::{Hosted, poll};
 use crate::support::server::Server;
 use crate::support::trouble::{Trouble, history, run_all, run_script};
 
-/// Starts a hosted cluster with a MACPool. The first MAC address of the pool ends with octet 0, the last one with
-/// `last`. The stand-in of KubeVirt waits for the MAC addresses.
+/// Starts a hosted cluster with a MACPool. The first MAC address of the pool ends with octet 0, and the last MAC
+/// address ends with octet `last`. The stand-in of KubeVirt waits for the MAC addresses.
 pub(super) async fn hosted(cluster: &Cluster, last: u8) -> Hosted {
     let hosted = Hosted::new(cluster).await;
     hosted.kubevirt.be_late();
@@ -42,7 +42,7 @@ pub(super) async fn mac_of(hosted: &Hosted, name: &str) -> String {
     hosted.until_running(name).await.addresses()[0].0.clone()
 }
 
-/// Returns the name of the machine that holds each MAC address.
+/// Returns the held MAC addresses, each with the name of its machine.
 pub(super) async fn held(hosted: &Hosted) -> BTreeMap<String, String> {
     let leases: Api<StaticIPLease> = Api::all(hosted.client.clone());
     let leases = leases.list(&ListParams::default()).await.unwrap().items.into_iter().map(|lease| lease.spec);

@@ -388,8 +388,8 @@ fn kubectl_renders_the_same_manifests_as_the_renderer_of_the_tests() {
     assert!(kustomize(&install) == sorted(render_in("default", "network-addresses", &["namespace"])), "namespace");
 }
 
-/// Sorts objects by kind and name, for a comparison. Numbers and white space become equal, because kubectl writes `0.0`
-/// as `0`, and some line breaks of expressions twice.
+/// Sorts objects by kind and name, for a comparison. Also makes numbers and white space equal, because kubectl writes
+/// `0.0` as `0`, and repeats some line breaks of expressions.
 fn sorted(objects: Vec<Value>) -> Vec<Value> {
     fn plain(value: Value) -> Value {
         match value {

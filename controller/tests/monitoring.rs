@@ -124,7 +124,7 @@ async fn every_alert_and_panel_has_data_and_no_alert_fires_in_a_healthy_cluster(
         has_pools(&text).then_some(text)
     })
     .await;
-    // Prometheus must be able to read the whole page. promtool makes a block only of samples with a time.
+    // Prometheus must be able to read the whole page. promtool creates a block only from samples with a time.
     let with_time = |line: &str| match line.starts_with('#') {
         true => format!("{line}\n"),
         false => format!("{line} 1800000000\n"),
@@ -164,8 +164,8 @@ fn run_promtool(arguments: &[&str], name: &str, content: &str) -> String {
     printed + &errors
 }
 
-/// Lets promtool evaluate the alerts for these scrapes, which are a minute apart, and compares the result with the evaluation of
-/// these tests.
+/// Lets promtool evaluate the alerts for these scrapes, and compares the result with the evaluation of these tests. The
+/// scrapes are a minute apart.
 fn check_with_promtool(history: &History) {
     let scrapes = &history.0;
     let mut series: Vec<(String, Vec<String>)> = Vec::new();
@@ -202,7 +202,8 @@ fn promtool_accepts_the_rules() {
     assert!(printed.contains(&format!("SUCCESS: {} rules found", alerts().len())), "{printed}");
 }
 
-/// Returns the alerts that fire at the last of these scrapes, which are a minute apart, each with its labels.
+/// Returns the alerts that fire at the last of these scrapes, each alert with its labels. The scrapes are a minute
+/// apart.
 fn ringing(scrapes: &[&str]) -> Vec<(String, String)> {
     let scrapes = scrapes.iter().zip(0_u32..).map(|(text, minute)| {
         let text = text.lines().map(|line| format!("{}\n", line.trim())).collect::<String>();

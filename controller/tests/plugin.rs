@@ -225,7 +225,7 @@ async fn the_errors_of_the_plugin_name_the_files_and_objects_that_it_cannot_find
     }
 }
 
-/// Gives a user these rights: group, resources, verbs.
+/// Gives a user these rights. Each right is a group, resources of this group, and verbs.
 async fn allow(cluster: &Cluster, user: &str, rules: &[(&str, &[&str], &[&str])]) {
     let rules = rules
         .iter()
@@ -786,7 +786,7 @@ async fn a_plan_reads_several_files_and_folders_and_compares_mac_pools() {
 }
 
 #[tokio::test]
-async fn an_audit_reads_only_secrets_that_a_machine_refers_to() {
+async fn an_audit_reads_only_secrets_to_which_a_machine_refers() {
     let (server, cluster) = start_server().await;
     Shop::new(&cluster).await;
     let plugin = Plugin::new(cluster.config());
@@ -969,7 +969,7 @@ async fn a_plan_names_refused_machines_unreadable_documents_and_missing_rights()
 }
 
 #[tokio::test]
-async fn plan_status_and_why_say_why_a_machine_has_no_network_data() {
+async fn the_commands_plan_status_and_why_report_why_a_machine_has_no_network_data() {
     let (_server, cluster) = start_server().await;
     let shop = Shop::new(&cluster).await;
     merge(&shop.vms, "web-0", &json!({"spec": {"template": {"spec": {"volumes": null}}}})).await;

@@ -35,8 +35,8 @@ fn crash_at(server: &Server, n: usize, is_done: bool) -> Arc<Notify> {
     crashed
 }
 
-/// Lets a pool serve a claim, deletes the pool, releases its lease, and waits until the pool is removed. Skips steps that an
-/// earlier run has already done.
+/// Lets a pool serve a claim, deletes the pool, releases the lease of the claim, and waits until the pool is removed.
+/// Skips steps that an earlier run has already done.
 async fn flow(cluster: &Cluster, work: &Work) {
     let pools: Api<StaticIPPool> = Api::namespaced(cluster.client(), "default");
     let is_serving = |pool: Option<&StaticIPPool>| {

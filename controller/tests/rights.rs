@@ -20,8 +20,8 @@ use crate::support::server::rbac::KUBEVIRT;
 use crate::support::server::{Call, Server};
 use crate::support::{CONTROLLER, Cluster, SYSTEM, start_server};
 
-/// Verb, resource with its group, and scope: `every` namespace and the cluster itself, or the name of one namespace. A
-/// right to a certain CRD names the CRD before the resource.
+/// Verb, resource with its group, and scope. The scope is `every` for all namespaces and the cluster itself, or the
+/// name of one namespace. A right to a certain CRD names the CRD before the resource.
 type Right = (String, String, String);
 
 const MANAGER: &str = "glowplug-controller-manager";

@@ -249,7 +249,8 @@ async fn webhooks_reject_a_pool_with_a_member_of_a_later_version_and_its_new_mac
     hosted.until_held(1).await;
     let held = hosted.held().await;
 
-    // The webhook for pools is not registered yet: a webhook of the later version would accept the member.
+    // The webhook for pools is registered later, so that the API server stores the member, as a webhook of the later
+    // version would allow.
     let kind = ApiResource::erase::<StaticIPPool>(&());
     let pools = Api::namespaced_with(cluster.client(), &hosted.namespace, &kind);
     merge(&pools, "p", &json!({"spec": {"later": "a"}})).await;

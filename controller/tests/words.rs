@@ -141,7 +141,7 @@ fn glowplugctl_uses_the_common_words() {
             if columns().any(|column| column == "FAMILY") && columns().any(|column| column == "FREE") {
                 heads.extend(columns().filter(|column| !other_heads.contains(*column)).map(str::to_owned));
             }
-            // In a table of `list`, the second column is the state.
+            // In the table of reserved addresses of `list`, the second column is the state.
             is_reserved = match line {
                 line if line.starts_with("RESERVED  ") && line.contains("  STATE  ") => true,
                 line if is_reserved && !line.is_empty() && !line.starts_with(['$', '[']) => {

@@ -100,7 +100,7 @@ _glowplug_network_manager() {
             >"$unit_dir/NetworkManager-initrd.service.d/50-glowplug.conf" \
             || _glowplug_fail "cannot write a drop-in for NetworkManager-initrd.service"
     fi
-    # Versions of dracut that know the unit have a drop-in with the same effect as ours.
+    # Versions of dracut that know the unit have a drop-in with the same effect as our drop-in.
     if cat "$unit_dir/$unit.d"/*.conf 2>/dev/null | grep -q getcmdline; then
         return
     fi

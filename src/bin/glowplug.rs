@@ -252,7 +252,7 @@ fn main() -> ExitCode {
 
 impl Cli {
     /// Makes the logger of the command. The level comes from `-v`, else from the variable, else from the kernel command
-    /// line.
+    /// line, else from the command.
     fn logger(&self) -> Logger {
         let (least, root) = match &self.command {
             // The report that `check` prints has the same information as the log.

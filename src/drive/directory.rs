@@ -55,8 +55,8 @@ impl Files for Directory {
         // O_PATH gives the type of the file without opening it: opening a device can have side effects.
         let Some(found) = self.open_at(path, OFlag::O_PATH)? else { return Ok(None) };
         regular(path, found.into())?;
-        // The file may have been replaced since the check. O_NONBLOCK prevents a wait if it is a FIFO now, and the type
-        // is checked again.
+        // The file may have been replaced since the check. O_NONBLOCK prevents a wait if the new file is a FIFO, and
+        // the type is checked again.
         let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
         let Some(opened) = self.open_at(path, flags)? else { return Ok(None) };
         let (file, size) = regular(path, opened.into())?;

@@ -1,8 +1,8 @@
 //! Reads the label of a FAT12, FAT16 or FAT32 volume.
 //!
 //! Only the label is read in process, to recognise a config drive before any file system is mounted. The kernel reads
-//! the files of a FAT drive: KubeVirt writes ISO 9660, and only OpenStack deployments with `config_drive_format=vfat`
-//! write FAT.
+//! the files of a FAT drive. Such drives are rare: KubeVirt writes ISO 9660, and only OpenStack deployments with
+//! `config_drive_format=vfat` write FAT.
 //!
 //! Source: Microsoft's FAT32 File System Specification 1.03, and Linux where the two differ.
 

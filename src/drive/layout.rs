@@ -16,9 +16,9 @@ pub struct ConfigDrive {
     pub meta_data: Result<Option<Document>, ReadError>,
     /// Document about the network. An error loses only the network: the metadata is still used.
     pub network: Result<Option<Document>, ReadError>,
-    /// Path of a network document that glowplug does not use, for a message: in the directory of another OpenStack
-    /// version, or in the layout of NoCloud. `None` unless an OpenStack drive has no network document in the directory
-    /// that is read.
+    /// Path of a network document that glowplug does not use, for a message. Only an OpenStack drive without a network
+    /// document in the used directory can have such a path: the document is in the directory of another version, or is
+    /// a `network-config`.
     pub other_network: Option<String>,
 }
 

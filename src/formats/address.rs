@@ -21,7 +21,7 @@ pub(crate) enum Wrong {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Prefixed {
     pub(crate) network: IpNetwork,
-    /// Whether the document has no prefix length, and the default of cloud-init is used.
+    /// Whether the prefix length is a default, because the document has none.
     pub(crate) is_guessed: bool,
 }
 
@@ -155,7 +155,7 @@ mod tests {
         an_ipv4_address_without_a_netmask_gets_24_as_a_guess: "10.0.0.5", None => Ok("10.0.0.5/24 guessed");
         a_netmask_of_a_single_host_is_valid: "10.0.0.5", Some("255.255.255.255") => Ok("10.0.0.5/32");
         an_ipv6_address_with_a_prefix_length_is_read: "2001:DB8::5/48", None => Ok("2001:db8::5/48");
-        an_ipv6_netmask_is_written_as_an_address: "2001:db8::5", Some("ffff:ffff:ffff:ffff::") => Ok("2001:db8::5/64");
+        an_ipv6_netmask_in_the_form_of_an_address_is_used: "2001:db8::5", Some("ffff:ffff:ffff:ffff::") => Ok("2001:db8::5/64");
         a_number_as_an_ipv6_netmask_is_a_prefix_length: "2001:db8::5", Some("120") => Ok("2001:db8::5/120");
         an_ipv6_address_without_a_netmask_gets_64_as_a_guess: "2001:db8::5", None => Ok("2001:db8::5/64 guessed");
         the_zone_of_an_ipv6_address_is_dropped: "fe80::5%eth0", None => Ok("fe80::5/64 guessed");

@@ -180,7 +180,7 @@ pub(super) fn gateway(
     gateway
 }
 
-/// Makes the default route through a gateway that the document lists next to an address.
+/// Makes the default route of a member that names only a gateway, such as `gateway` or `gateway4`.
 pub(super) fn default_route(
     diagnostics: &mut Diagnostics,
     path: FieldPath<'_>,
@@ -192,7 +192,7 @@ pub(super) fn default_route(
     Route::new(address::everywhere(Family::of(gateway)), Some(gateway), metric).ok().map(|route| route.at(path.path()))
 }
 
-/// Converts a route. The destination `default` belongs to `family` when the route has no gateway.
+/// Converts a route. The destination `default` belongs to `family` when the route has no usable gateway.
 pub(super) fn route(
     diagnostics: &mut Diagnostics,
     path: &FieldPath<'_>,
@@ -201,8 +201,8 @@ pub(super) fn route(
 ) -> Option<Route> {
     let gateway = given(route.gateway.1);
     let hop = gateway.map(|gateway| address::address(&gateway.text()));
-    // `default` belongs to the gateway's family. Without a usable gateway, it belongs to the family of the link's
-    // network.
+    // `default` belongs to the gateway's family. Without a usable gateway, `default` belongs to `family`, or else to
+    // IPv4.
     let family = hop.flatten().map(Family::of).or(family).unwrap_or(Family::Ipv4);
     let mask = route.netmask.1.map(Scalar::text);
     let written = route.destination.1;
@@ -239,7 +239,8 @@ pub(super) fn route(
 }
 
 /// Adds routes to a link. A route of a family without addresses on this link is dropped. A warning reports the dropped
-/// route only if `is_sure` is true. If not, an address of this link may have been dropped because of an error.
+/// route only if `is_sure` is true. If `is_sure` is false, an address of this link may have been dropped because of an
+/// error.
 pub(super) fn add_routes(diagnostics: &mut Diagnostics, link: &mut Link, routes: Vec<Route>, is_sure: bool) {
     for route in routes {
         let (used, expected) = match route.destination() {
@@ -369,8 +370,8 @@ fn bond_option_diagnostic(path: FieldPath<'_>, value: &str, error: &BondOptionEr
     }
 }
 
-/// Sets the MTU of a link that has two entries in the document. The first MTU counts, and a different second MTU is
-/// reported.
+/// Sets the MTU of a link, for which the document can have several MTUs. The first MTU counts, and a different later
+/// MTU is reported.
 pub(super) fn merge_mtu(diagnostics: &mut Diagnostics, path: FieldPath<'_>, link: &mut Link, mtu: Option<Mtu>) {
     let Some(mtu) = mtu else { return };
     let first = *link.mtu.get_or_insert(mtu);
@@ -428,7 +429,7 @@ fn report_guess(diagnostics: &mut Diagnostics, link: &Link, guess: &Guess) {
     let is_ipv4 = address.is_ipv4();
     let (ipv4, ipv6) = (&link.ipv4.addresses, &link.ipv6.addresses);
     // In these cases the gateway may be outside of the subnet: DHCP or a router can supply another subnet, and a subnet
-    // of /31, /32, /127 or /128 has no room for a router.
+    // of /31, /32, /127 or /128 has at most one other address.
     let is_anywhere = if is_ipv4 {
         link.ipv4.dhcp || ipv4.iter().any(|address| address.prefix() + 1 >= Family::Ipv4.bits())
     } else {
@@ -538,7 +539,7 @@ fn distinct<T: Clone + Ord>(values: &mut Vec<Located<T>>) {
 /// Returns the link, the problem and the expectation for the diagnostic of a contradiction.
 pub(super) fn contradiction(contradiction: Contradiction) -> (LinkIndex, &'static str, &'static str) {
     match contradiction {
-        // This case does not occur: the reader of the reference has already reported the missing link.
+        // This case does not occur: a reference to a missing link has already been reported, and is not in the model.
         Contradiction::NoSuchLink(at) => (at, "reference to a missing link", "a link of the document"),
         Contradiction::Loop(at) => (at, "VLAN on itself", "a link that is not on this VLAN"),
         Contradiction::PortIsNoNic(at) => (at, "bond member", "a NIC"),

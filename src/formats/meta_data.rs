@@ -1,6 +1,6 @@
 //! Reads the metadata of a machine: OpenStack's `meta_data.json` and NoCloud's `meta-data`, in one model.
 //!
-//! The fields of each document are those that KubeVirt writes (`kubevirt/kubevirt:pkg/cloud-init/cloud-init.go`).
+//! The fields of each document are the fields that KubeVirt writes (`kubevirt/kubevirt:pkg/cloud-init/cloud-init.go`).
 //! OpenStack's names have underscores and NoCloud's names have dashes; both spellings are accepted in both documents.
 
 use super::value::{self, Object, Value};
@@ -11,7 +11,7 @@ use crate::network::is_label;
 /// used.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct MetaData {
-    /// The machine's firmware UUID, in lower case.
+    /// The machine's firmware UUID, in lower case. The UUID of an OpenStack document is not checked.
     pub uuid: Option<String>,
     /// The instance id. KubeVirt writes `name.namespace` on an OpenStack drive, and the UUID on a NoCloud drive.
     pub instance_id: Option<String>,
@@ -31,7 +31,7 @@ pub struct MetaData {
     pub diagnostics: Vec<Diagnostic>,
 }
 
-/// A tagged device. Only an OpenStack drive lists devices.
+/// A tagged device. KubeVirt lists devices only on an OpenStack drive.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Device {
     /// `nic` or `hostdev`; the member `type` in the document.
@@ -90,7 +90,7 @@ impl MetaData {
     }
 
     /// The name and the namespace of the VirtualMachineInstance, if the instance id has KubeVirt's form
-    /// `name.namespace`. A name may contain dots, a namespace may not.
+    /// `name.namespace`. A name can contain dots, a namespace cannot.
     #[must_use]
     pub fn name_and_namespace(&self) -> Option<(&str, &str)> {
         let is_lower = |label: &str| label.len() <= 63 && is_label(label) && label == label.to_ascii_lowercase();

@@ -18,7 +18,7 @@ pub(super) struct Reader<'f> {
 pub(super) struct Members {
     /// The names that messages list, in one or two parts.
     pub(super) named: [&'static [&'static str]; 2],
-    /// Further known names: other spellings, and members without an effect here.
+    /// Further known names, which messages do not list, such as other spellings and members without an effect.
     pub(super) others: &'static [&'static str],
 }
 
@@ -90,7 +90,8 @@ impl Reader<'_> {
         }
     }
 
-    /// The elements of an array. The result is empty for `null`, and for any other type, which is reported.
+    /// The elements of an array. The result is empty for a missing member and for `null`. It is also empty for a value
+    /// of another type and for a list that is too long, which are both reported.
     pub(super) fn array<'v>(
         &mut self,
         parent: &'v Object,
@@ -234,8 +235,8 @@ impl fmt::Display for Members {
     }
 }
 
-/// Parses a boolean in the words of YAML 1.1, netplan and cloud-init: `true`, `yes`, `y`, `on`, `1` and their opposites,
-/// in any case.
+/// Parses a boolean in the words of YAML 1.1, netplan and cloud-init: `true`, `yes`, `y`, `on`, `1` and their
+/// opposites, in upper or lower case.
 pub(super) fn switch(value: &Value) -> Option<bool> {
     match value.to_string().to_ascii_lowercase().as_str() {
         "true" | "yes" | "y" | "on" | "1" => Some(true),

@@ -52,13 +52,14 @@ struct Summary {
 
 /// Writes the output of a plan, each file in one step, and the report of the run.
 ///
-/// Files of an earlier run are removed first, except the file with kernel arguments, which is replaced. An interrupted
-/// run leaves no report, and the next run starts from the beginning.
+/// Files of an earlier run are removed first. A file with kernel arguments is replaced instead, if it is the only file
+/// to write. [`PLAN`] is removed before all other files and written last, so that it never describes a network of which
+/// an interrupted run has written only a part.
 ///
 /// # Errors
 ///
-/// The output could not be written or removed; the report has the same error. After such an error, no file of the
-/// output is left, because a part of a network must not be used.
+/// The output could not be written or removed; the report has the same error. After such an error, the files of the
+/// output are removed, because a part of a network must not be used. If a file cannot be removed, a warning is logged.
 pub fn apply(plan: &Plan, root: &Path, log: &Logger) -> io::Result<()> {
     let mut report = plan.report.clone();
     // This error is ignored: if no new report can be written either, a warning is logged below.
@@ -97,7 +98,7 @@ pub fn recorded(root: &Path) -> io::Result<Option<Recorded>> {
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
         read => read?,
     };
-    // The other members are not kept in memory, because the report may be larger than any document.
+    // Only this member becomes a value, because the report may be larger than any document.
     let Summary { outcome } = serde_json::from_str(&json)?;
     Ok(Some(Recorded { page: fs::read_to_string(root.join(PAGE))?, json, is_refused: outcome == Outcome::Refused }))
 }

@@ -188,14 +188,14 @@ impl Attributes {
     }
 }
 
-/// Lists the NICs of this machine: their MAC addresses and their names in the kernel.
+/// Lists the interfaces of this machine, NICs first: their MAC addresses and their names in the kernel.
 pub(super) fn nics(root: &Path) -> Vec<(MacAddr, String)> {
     let directory = root.join("sys/class/net");
     let Ok(entries) = fs::read_dir(&directory) else { return Vec::new() };
     let mut names: Vec<String> = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
     names.sort_unstable();
-    // A bridge or a VLAN has the MAC address of its NIC. Only a NIC is a device, and NICs are listed first so that a
-    // search by MAC address finds the NIC.
+    // A bridge or a VLAN has the MAC address of its NIC. In sysfs, only a NIC has the entry `device`. NICs are listed
+    // first, so that a search by MAC address finds the NIC.
     let is_device = |name: &String| directory.join(name).join("device").exists();
     let (devices, others): (Vec<String>, Vec<String>) = names.into_iter().partition(is_device);
     let nic = |name: String| {
@@ -205,7 +205,7 @@ pub(super) fn nics(root: &Path) -> Vec<(MacAddr, String)> {
     devices.into_iter().chain(others).filter_map(nic).collect()
 }
 
-/// Returns the name of an interface: the name in the kernel arguments, else the name of the NIC with its MAC address.
+/// Returns the name of an interface: the name in the output, else the name of the NIC with the MAC address.
 fn interface_name(device: &Device, nics: &[(MacAddr, String)]) -> Option<String> {
     match device {
         Device::Name(name) => Some(name.to_string()),

@@ -78,7 +78,8 @@ pub struct OptionError {
 // === impl Options ===
 
 impl Options {
-    /// Makes options for NetworkManager that wait for nothing, have no default, and fail on an error.
+    /// Makes the options of a run for NetworkManager. The run does not wait, has no default arguments, and fails on an
+    /// error.
     #[must_use]
     pub fn new(selection: Selection, source: Source, root: PathBuf) -> Self {
         let (renderer, default_value, on_error) = (Renderer::default(), Ok(None), OnError::Fail);

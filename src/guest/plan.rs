@@ -1,4 +1,4 @@
-//! Decides which kernel arguments or files a run writes, based on the kernel command line, the platform and the drive.
+//! Decides which kernel arguments and files a run writes, based on the kernel command line, the platform and the drive.
 
 mod find;
 
@@ -60,7 +60,7 @@ pub struct MachineData {
     pub attributes: Attributes,
 }
 
-/// State of a run before its decision.
+/// State of a run while it makes its decisions.
 struct Planner<'a> {
     options: Options,
     report: Report,
@@ -68,7 +68,7 @@ struct Planner<'a> {
     meta_data: Option<MetaData>,
     /// The network and how the output identifies its links; `None` until the network has been rendered.
     network: Option<(NetworkConfig, Vec<Device>)>,
-    /// Networks on this drive or on other drives that are not read.
+    /// Diagnostics about networks that the run does not read, on its drive and on other drives.
     other_networks: Vec<Diagnostic>,
     log: &'a Logger,
     system: &'a dyn System,
@@ -239,8 +239,8 @@ impl<'a> Planner<'a> {
         self.report.metadata_diagnostics = std::mem::take(&mut meta_data.diagnostics);
         let network = self.network.as_ref().map(|(network, devices)| (network, devices.as_slice()));
         let mut diagnostics = Diagnostics::default();
-        // In the initramfs, the kernel may list some NICs only later. A drive that a person names for a dry run may
-        // belong to another machine, so the NICs of this machine are not used.
+        // In the initramfs, a NIC may be missing here, because the kernel lists some NICs only later. A drive that a
+        // person names for a dry run may belong to another machine, so the NICs of this machine are not used.
         let nics = if self.looks_elsewhere() { Vec::new() } else { attributes::nics(&self.options.root) };
         let attributes = Attributes::of(&meta_data, network, &nics, &mut diagnostics);
         for diagnostic in diagnostics.kept() {
@@ -283,8 +283,8 @@ impl<'a> Planner<'a> {
         Ok(())
     }
 
-    /// Decides the platform. An error if the platform is not KubeVirt, unless it is unknown and the drive may still
-    /// decide it.
+    /// Decides the platform. Returns an error if the platform is not KubeVirt, with two exceptions: the source is a
+    /// property, or the platform is unknown and the drive may still decide it.
     fn platform(&mut self, command_line: &CommandLine) -> Result<Platform, Stop> {
         let platform = match &self.options.selection {
             // The kernel command line and DMI describe this machine, not the machine of the named drive.
@@ -399,7 +399,7 @@ impl<'a> Planner<'a> {
     }
 
     /// Adds a diagnostic for each network that is not read, on a machine that gets the default. These diagnostics are
-    /// errors if there is no default.
+    /// errors if the default arguments are required but missing.
     fn report_other_networks(&mut self) {
         let severity = if self.options.default_value.is_err() { Severity::Error } else { Severity::Warning };
         let others = std::mem::take(&mut self.other_networks).into_iter();
@@ -464,8 +464,8 @@ impl<'a> Planner<'a> {
     }
 }
 
-/// Returns the files of a network, or no files if no link has settings: such files would only keep NICs from using the
-/// default arguments.
+/// Returns the files of a network. Returns no files if no link has settings, unless the document states that no link
+/// gets an address: such files would only keep NICs from using the default arguments.
 fn requested(network: &NetworkConfig, files: Vec<File>) -> Vec<File> {
     if network.links().iter().any(Link::asks) || network.states_no_addresses() { files } else { Vec::new() }
 }

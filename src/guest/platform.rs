@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_without_the_provider_vmware_names_this_reason() {
+    fn the_reason_names_the_provider_vmware_if_the_program_does_not_have_this_provider() {
         let absent = if cfg!(feature = "vmware") { "" } else { ", and this program has no provider vmware" };
         assert_eq!(
             platform(&Selection::Provider("vmware".to_owned()), "", &[]),

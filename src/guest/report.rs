@@ -22,9 +22,9 @@ pub struct Report {
     pub reason: String,
     /// Platform of the machine; `None` if the run did not decide it.
     pub platform: Option<Platform>,
-    /// Drive that was used; `None` for a document without a drive.
+    /// Drive that was used; `None` if no drive was found, or if the document is not on a drive.
     pub drive: Option<Drive>,
-    /// Document that was read.
+    /// Network document that was read; `None` if no document was read.
     pub document: Option<Document>,
     /// Links of the network that the document describes.
     pub links: Vec<LinkReport>,
@@ -32,7 +32,7 @@ pub struct Report {
     pub nameservers: Vec<String>,
     /// Metadata of the drive, by the keys of `glowplug metadata`.
     pub metadata: BTreeMap<String, String>,
-    /// Diagnostics of the document about the machine. They do not affect the network.
+    /// Diagnostics of the metadata. They do not affect the network.
     pub metadata_diagnostics: Vec<Diagnostic>,
     /// Kernel arguments that the run decided on.
     pub arguments: Vec<String>,
@@ -54,7 +54,8 @@ pub enum Outcome {
     Configured,
     /// The default arguments of the distribution are used. They may be empty.
     Default,
-    /// Nothing is written: the machine is not supported, or a person has configured the network at the boot loader.
+    /// Nothing is written. Examples of reasons: the machine is not supported, the kernel command line configures the
+    /// network, or the document disables the network.
     NothingToDo,
     /// Nothing is written because of an error.
     Refused,
@@ -80,7 +81,7 @@ pub struct Drive {
 /// A document about the network.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
 pub struct Document {
-    /// Path on the drive.
+    /// Path on the drive, or the name of another source such as `standard input`.
     pub path: String,
     /// Recognised format, such as `network_data`; `None` if the format is unknown.
     pub format: Option<String>,
@@ -91,7 +92,7 @@ pub struct Document {
 /// A file for a network program.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
 pub struct WrittenFile {
-    /// Path below the root.
+    /// Absolute path of the file.
     pub path: String,
     /// Content of the file.
     pub text: String,
@@ -100,7 +101,7 @@ pub struct WrittenFile {
 /// One link of the network, as strings.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
 pub struct LinkReport {
-    /// Name of the link in the document.
+    /// Id or key of the link in the document.
     pub id: String,
     /// `nic`, `bond`, `bridge` or `vlan`.
     pub kind: String,

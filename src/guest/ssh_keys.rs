@@ -66,8 +66,8 @@ const KEY_FILES: (&str, &str) = ("authorized_keys.d", ".ssh/authorized_keys.d");
 /// empty list means that the drive has no keys.
 ///
 /// Missing directories are made with mode 0700, and the file has mode 0600. An existing directory must belong to the
-/// user: a `.ssh` that belongs to root may be there to keep keys out. An existing directory keeps its mode, but only
-/// the user keeps write permission, because sshd refuses keys that other users can change. The directory may be a link
+/// user: root may have made a `.ssh` so that the user gets no keys. An existing directory keeps its mode, but only the
+/// user keeps write permission, because sshd refuses keys that other users can change. The directory may be a link
 /// inside the home directory.
 ///
 /// # Errors

@@ -144,16 +144,17 @@ impl Search<'_> {
     ///
     /// 1. A drive with the uuid of the machine, as soon as it appears. Small devices are read before large devices, even
     ///    if their drivers must be loaded first, because a large device may take minutes to answer.
-    /// 2. A drive that may belong to any machine, after all drivers have been requested.
+    /// 2. A drive whose uuid does not show to which machine the drive belongs, after all drivers have been requested.
     /// 3. A drive of another machine, at the end of the wait and only with [`Search::any_drive`].
     ///
-    /// Several drives that disagree are an error only if no better drive appears in time.
+    /// Several drives that disagree are an error at once if they have the uuid of the machine. Else they are an error
+    /// only if no better drive appears in time.
     ///
     /// # Errors
     ///
     /// * [`SearchError::Ambiguous`]: several drives are equally good and disagree.
-    /// * [`SearchError::Unreadable`]: the only drive is broken.
-    /// * [`SearchError::OtherMachine`]: the only drive belongs to another machine.
+    /// * [`SearchError::Unreadable`]: a drive is broken, and no other drive may belong to this machine.
+    /// * [`SearchError::OtherMachine`]: every drive belongs to another machine.
     /// * [`SearchError::Io`]: there is no drive, and a device that may be a drive fails.
     /// * [`SearchError::Permission`]: the process has no permission to read a device.
     pub fn run(&self) -> Result<Option<Found>, SearchError> {
@@ -330,7 +331,7 @@ impl Search<'_> {
             }
         };
         match (mounted, in_process) {
-            // If both fail, the error of our own reader is reported.
+            // If the mounted drive cannot be read, the result of our own reader is used.
             (Err(_), in_process) => in_process,
             // A damaged document is an error, even if the kernel does not find the document.
             (Ok(None), Ok(Some(drive))) => Ok(Some(drive)),
@@ -399,7 +400,7 @@ impl Search<'_> {
         let names: Vec<String> = names.into_iter().collect();
         debug!(self.log, "requesting storage drivers from modprobe"; "names" => names.join(" "));
         let outcome = self.system.load_modules(&names);
-        // A driver may be built in, or may be missing in this initramfs, so the search continues.
+        // An error does not end the search: a driver may be built in, or missing in this initramfs.
         let outcome = outcome.err().map_or_else(|| "done".to_owned(), |e| e.to_string());
         info!(self.log, "requested storage drivers from modprobe"; "names" => names.join(" "), "outcome" => outcome);
     }

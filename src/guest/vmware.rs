@@ -62,8 +62,8 @@ pub fn read(info: &dyn GuestInfo) -> Result<Option<Vec<u8>>, String> {
     Ok(value.filter(|bytes| !bytes.trim_ascii().is_empty()))
 }
 
-/// Reads the value of the property as one line of network arguments. `None` when a word is not one of dracut's network
-/// arguments; the diagnostics name the word.
+/// Reads the value of the property as one line of network arguments. `None` when the value is too long, or when a word
+/// is not a legal network argument of dracut. The diagnostics name each mistake.
 pub(super) fn arguments(bytes: &[u8], diagnostics: &mut Diagnostics) -> Option<String> {
     if bytes.len() > MAX_BYTES {
         diagnostics.push(Diagnostic::error(PROPERTY, "too many bytes", bytes.len(), &format!("at most {MAX_BYTES}")));

@@ -337,7 +337,7 @@ impl FromStr for Entry {
         let entry = match (text.split_once('-'), text.split_once('/')) {
             (Some((first, last)), _) => Self::range_of(text, first, last)?,
             (None, Some((address, length))) => Self::cidr(text, address, length)?,
-            // A string without a dot and a colon is a word, not a misspelt address.
+            // A string with neither a dot nor a colon is a word, not a misspelt address.
             (None, None) if !text.contains(['.', ':']) => {
                 return Err(AddressError::new(text, "invalid address", ENTRY_EXPECTED));
             }
@@ -402,7 +402,7 @@ pub fn parse_address(text: &str) -> Result<IpAddr, AddressError> {
 ///
 /// # Errors
 ///
-/// The errors of [`parse_address`].
+/// The errors of [`parse_address`], except for a link-local IPv6 address.
 ///
 /// ```
 /// use glowplug::host::address::parse_gateway;
@@ -421,7 +421,7 @@ pub fn parse_gateway(text: &str) -> Result<IpAddr, AddressError> {
     }
 }
 
-/// Whether this is a link-local IPv6 address. All machines on the link reach a link-local address, in any subnet.
+/// Whether an address is a link-local IPv6 address. Every machine on the link reaches such an address, in any subnet.
 #[doc(hidden)]
 pub fn is_link_local(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
@@ -597,7 +597,7 @@ mod tests {
             => "invalid prefix length \"10.0.0.0/\", expected a length of 1 to 32 without sign or leading zero";
         two_prefix_lengths: "10.0.0.0/24/24"
             => "invalid prefix length \"10.0.0.0/24/24\", expected a length of 1 to 32 without sign or leading zero";
-        a_mask: "10.0.0.0/255.255.255.0"
+        a_netmask_instead_of_a_prefix_length: "10.0.0.0/255.255.255.0"
             => r#"netmask instead of a prefix length "10.0.0.0/255.255.255.0", expected 10.0.0.0/24"#;
         a_netmask_with_holes: "10.0.0.0/255.0.255.0"
             => "netmask instead of a prefix length \"10.0.0.0/255.0.255.0\", \
@@ -696,7 +696,7 @@ mod tests {
     }
 
     #[test]
-    fn the_count_of_all_ipv6_addresses_is_the_largest_number() {
+    fn the_count_of_all_ipv6_addresses_is_the_maximum_of_u128() {
         let [first, last] = ["::", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"].map(|text| text.parse().unwrap());
         let all: AddressSet = AddressRange::new(first, last).into_iter().chain(AddressRange::new(last, last)).collect();
         assert_eq!((all.ranges().len(), all.count()), (1, u128::MAX));
@@ -736,7 +736,7 @@ mod tests {
         }
 
         #[test]
-        fn every_range_without_a_refused_address_is_accepted(a in any::<u32>(), b in any::<u32>()) {
+        fn a_range_is_accepted_exactly_if_it_has_no_refused_address(a in any::<u32>(), b in any::<u32>()) {
             let [first, last] = [a.min(b), a.max(b).max(1)].map(|number| IpAddr::V4(Ipv4Addr::from(number)));
             let range = AddressRange::new(first, last).unwrap();
             let is_refused = REFUSED.iter().any(|refused| refused.range().intersection(&range).is_some());

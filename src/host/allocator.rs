@@ -6,12 +6,13 @@
 //!
 //! Addresses are unique on a network, whichever pool they come from. An address is allocated only if
 //!
-//! - a pool has the address, and no pool or template of the network reserves it for another use or another machine,
+//! - a pool has the address, and no pool or template of the network reserves the address for another use or machine,
 //! - no machine holds the address,
-//! - no other machine has a record of the address, and no guest reports it,
+//! - no other machine has a record of the address, and no guest of another machine reports the address,
 //! - the address is open: the records of new addresses are adopted first, see
 //!   [`Registry::open_closed`](super::registry::Registry::open_closed), and
-//! - the reuse delay of the address is over.
+//! - the reuse delay of the address is over. A sticky claim, and a machine for whose name a pool keeps the address,
+//!   need not wait for this delay if a machine of the same name released the address.
 
 mod adopt;
 mod attribution;

@@ -21,7 +21,7 @@ use super::registry::{Registry, Released};
 /// this time, a cache that lagged behind the cluster is up to date.
 pub const SIGHTINGS_APART: Duration = Duration::from_secs(5 * 60);
 
-/// Options of an audit: how it handles missing machines.
+/// Options of an audit: how the audit handles missing machines.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Options {
     /// When the lists were fetched.
@@ -188,7 +188,7 @@ pub fn audit<L: Ledger>(
     let named: BTreeSet<IpAddr> = nobodys.flat_map(|diagnostic| diagnostic.addresses.iter().copied()).collect();
     let of_named = allocator.leases().filter(|(_, address, _)| named.contains(address));
     unread.extend(of_named.map(|(_, _, lease)| lease.claimant.machine.clone()));
-    // While a guest uses an address, no other machine may get the address. So the holder of the address does not count
+    // While a guest uses an address, no other machine must get the address. So the holder of the address does not count
     // as missing.
     let mut reports: BTreeMap<IpAddr, Vec<&Report>> = BTreeMap::new();
     inventory.reports.iter().for_each(|report| reports.entry(report.address).or_default().push(report));
@@ -746,7 +746,7 @@ mod tests {
         leases
     }
 
-    /// The messages of an audit of leases, and the missing machines.
+    /// Returns the messages of an audit of leases, and the missing machines.
     fn audit_leases(holder: &str, items: &str) -> (Vec<String>, Vec<String>) {
         let leases = leases(holder);
         let mut registry = Registry::open(leases.ledger().unwrap()).unwrap();
@@ -805,7 +805,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_is_never_missing_and_a_guest_of_its_namespace_may_use_its_address() {
+    fn a_claim_is_not_missing_without_a_list_of_claims_and_a_guest_may_use_its_address() {
         let guest = |namespace: &str| {
             format!(
                 r#"{{"kind": "VirtualMachineInstance", "metadata": {{"namespace": "{namespace}", "name": "b", "uid": "i"}},

@@ -26,7 +26,7 @@ pub enum Change {
         network: Arc<str>,
         /// The leased address.
         address: IpAddr,
-        /// `None` if no claimant ever held the address.
+        /// `None` if the ledger has no lease of the address.
         lease: Option<Lease>,
     },
     /// A record of an address by a claimant that is not the holder of the address.
@@ -47,11 +47,11 @@ pub enum Change {
         /// `None` if the machine does not wait.
         claim: Option<Arc<Claim>>,
     },
-    /// When a machine was first missed.
+    /// The time when a search first missed a machine.
     Missing {
         /// The missing machine.
         machine: Machine,
-        /// `None` if the machine was found.
+        /// `None` if the machine is not missing.
         since: Option<Timestamp>,
     },
 }
@@ -86,7 +86,7 @@ pub(crate) fn milliseconds(time: Timestamp) -> i64 {
 }
 
 impl Journal {
-    /// The changes to commit, in their order.
+    /// The changes to commit, in the order of the decisions.
     pub(crate) fn changes(&self) -> &[Change] {
         &self.after
     }
@@ -96,7 +96,8 @@ impl Journal {
         self.after.push(after);
     }
 
-    /// Stores the closed addresses as they are before the first change of pools. [`Self::take_growth`] returns them.
+    /// Stores the closed addresses before the first change of a pool, for [`Self::take_growth`]. Later calls change
+    /// nothing.
     pub(crate) fn keep_growth(&mut self, growth: &Growth) {
         self.growth.get_or_insert_with(|| growth.clone());
     }
@@ -106,7 +107,7 @@ impl Journal {
         self.growth.take()
     }
 
-    /// Removes the last change and returns the state before it.
+    /// Removes the last change, and returns the change that undoes it.
     pub(crate) fn pop(&mut self) -> Option<Change> {
         self.after.pop();
         self.before.pop()

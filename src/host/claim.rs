@@ -41,12 +41,12 @@ pub enum HolderKind {
     /// A machine of cluster-api-provider-kubevirt.
     #[default]
     KubevirtMachine,
-    /// A machine of KubeVirt whose KubevirtMachine does not exist or cannot be seen.
+    /// A VirtualMachine of KubeVirt whose KubevirtMachine does not exist or cannot be read.
     VirtualMachine,
     /// An IPAddressClaim of Cluster API.
     #[serde(rename = "IPAddressClaim")]
     IpAddressClaim,
-    /// A claim for one network interface of a virtual machine.
+    /// An IPAMClaim: a claim for one network interface of a virtual machine.
     #[serde(rename = "IPAMClaim")]
     IpamClaim,
     /// A Service of type LoadBalancer. A Service never holds a lease.
@@ -121,9 +121,10 @@ pub struct Request {
 pub struct Lease {
     /// The holder, or the last holder if the address is released.
     pub claimant: Arc<Claimant>,
-    /// Name of the pool from which the address was allocated, as `namespace/name`.
+    /// Name of the pool of the lease, as `namespace/name`: the pool that allocated the address, or the pool to which
+    /// the lease moved last.
     pub pool: Arc<str>,
-    /// Prefix length with which the address was allocated.
+    /// Prefix length of the address. A resize of the pool, or a move of the lease, can change the prefix length.
     pub prefix: u8,
     /// When the address was allocated.
     pub since: Timestamp,
@@ -262,7 +263,7 @@ pub(crate) fn is_guest_of(one: &Machine, other: &Machine) -> bool {
 // === impl Claim ===
 
 impl Claim {
-    /// A claim without requests for a machine. `created` is the time when the object of the machine was created.
+    /// A claim of this machine, without requests. `created` is the time when the object of the machine was created.
     #[must_use]
     pub fn new(machine: Machine, created: Timestamp) -> Self {
         Self { machine, created, requests: Vec::new(), sticky: false, secret: None }
@@ -294,7 +295,7 @@ impl Request {
 // === impl Machine ===
 
 impl Machine {
-    /// A KubevirtMachine.
+    /// A KubevirtMachine whose VirtualMachine is in the same namespace.
     #[must_use]
     pub fn new(namespace: impl Into<String>, name: impl Into<String>, uid: impl Into<String>) -> Self {
         let (kind, vm_namespace) = (HolderKind::KubevirtMachine, None);
@@ -313,8 +314,8 @@ impl Machine {
         Self { vm_namespace: Some(namespace.to_owned()).filter(|namespace| *namespace != self.namespace), ..self }
     }
 
-    /// Whether Kubernetes allows an object with this namespace and name. The holder of a record that cannot be read is
-    /// no object.
+    /// Whether Kubernetes allows an object with this namespace and name. `false` for the unknown machine of a record
+    /// that cannot be read.
     #[must_use]
     #[doc(hidden)]
     pub fn may_exist(&self) -> bool {
@@ -374,7 +375,7 @@ impl fmt::Display for Machine {
 // === impl HolderKind ===
 
 impl HolderKind {
-    /// Whether the object is a claim. Other objects are machines.
+    /// Whether the object is a claim: an IPAddressClaim or an IPAMClaim.
     #[must_use]
     pub fn is_claim(self) -> bool {
         matches!(self, Self::IpAddressClaim | Self::IpamClaim)

@@ -1,5 +1,5 @@
-//! The words for the states of addresses and machines: one list for the status of pools, metrics, alert rules, the dashboard
-//! and `glowplugctl`.
+//! The words for the states of addresses and machines: one list for the status of pools, metrics, alert rules, the
+//! dashboard and `glowplugctl`.
 //!
 //! | word | counts |
 //! |---|---|

@@ -92,7 +92,8 @@ impl Template {
         ]))
     }
 
-    /// A warning for each part of a link that afterburn does not read: the type of a bond or a VLAN, and the MTU of a NIC.
+    /// Returns a warning for each part of a link that afterburn does not read: the type of a bond or a VLAN, and the
+    /// MTU of a NIC.
     #[doc(hidden)]
     #[must_use]
     pub fn unread_by_afterburn(&self) -> Vec<Diagnostic> {

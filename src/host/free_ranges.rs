@@ -27,12 +27,12 @@ pub struct FreeRanges {
     count: u128,
 }
 
-/// Why numbers cannot be taken or returned.
+/// Why numbers cannot be taken or added.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum FreeRangesError {
     /// The number to take is not free.
     NotFree(u128),
-    /// The number to return is already free.
+    /// The number to add is already free.
     AlreadyFree(u128),
     /// All 2^128 numbers would be free, one more than a `u128` can count. No pool has all numbers: the unspecified
     /// address and the multicast addresses are never in a pool.

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_that_serve_further_namespaces_are_closed_until_the_newer_growth_is_opened() {
+    fn addresses_for_further_namespaces_are_closed_until_the_newer_growth_is_opened() {
         let (network, none) = (Arc::from("n"), AddressSet::default());
         let mut growth = Growth::closing();
         growth.set(&network, &set(&["10.0.0.0/30"]), &none);

@@ -20,8 +20,8 @@ pub enum NameError {
 
 /// Returns the name of the lease of `address` on `network`: `<address>.<network>`.
 ///
-/// The address is written with `-`, an IPv6 address as eight groups. The `/` of the network becomes a `.`, which can be read
-/// back because a namespace has no dot.
+/// The address is written with `-`, an IPv6 address as eight groups. The `/` of the network becomes a `.`, which can be
+/// read back because a namespace has no dot.
 ///
 /// # Errors
 ///

@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_with_an_error_is_left_out_with_each_error() {
+    fn a_lease_with_errors_is_left_out_and_each_error_is_reported() {
         let spec = "{network: infra/vlan10, address: 10.0.0.256, prefix: 33, since: yesterday, released: 1, later: 1, \
                     holder: {kind: Pod, namespace: A, name: w, uid: u, interface: 'a b'}}";
         assert_eq!(

@@ -79,9 +79,9 @@ pub enum LedgerError {
         /// The held address.
         address: IpAddr,
     },
-    /// The ledger has no pool of the network with this name.
+    /// No pool of the ledger is on the network with this name.
     UnknownNetwork(String),
-    /// The file for a copy of the ledger exists.
+    /// The file for a copy of the ledger already exists.
     Exists(PathBuf),
     /// The store has content that this program did not write. The string describes the damage.
     Damaged(String),
@@ -103,8 +103,8 @@ pub struct RefusedWrite {
     pub network: Arc<str>,
     /// The address of the lease.
     pub address: IpAddr,
-    /// Whether the store had no lease of the address. If so, the claimant is the reason of the refusal, otherwise the
-    /// address.
+    /// Whether the store had no lease of the address. `true`: the claimant is treated as the reason for the refusal.
+    /// `false`: the stored lease of the address is treated as the reason.
     pub is_new: bool,
     /// Why the store refuses the write.
     pub reason: String,

@@ -20,12 +20,12 @@
 //! | unreadable record | lease | mismatch | mismatch | mismatch | ignored | ignored | mismatch |
 //!
 //! - *lease*: the claimant of the record gets, or keeps, the lease of the address.
-//! - *excluded*, *by record*, *by report* and *mismatch* are the [`State`] of an address that no other machine gets before the
-//!   machine of the record is gone. The object of a mismatch gets an event or a condition.
+//! - *excluded*, *by record*, *by report* and *mismatch* are the [`State`] of an address that no other machine gets
+//!   before the machine of the record is gone. The object of a mismatch gets an event or a condition.
 //! - *ignored*: the record has no effect.
 //!
 //! No state says whether an address has two users, because this depends on all records, reports and leases of the
-//! address. [`Allocator::is_conflict`](crate::host::allocator::Allocator::is_conflict) decides whether it has.
+//! address. [`Allocator::is_conflict`](crate::host::allocator::Allocator::is_conflict) decides this question.
 //!
 //! A report is never ignored, because a running guest uses the address, whatever the pools offer. The addresses of
 //! Services of type LoadBalancer and of control planes are in use, too, and never ignored. The code that collects these
@@ -67,24 +67,27 @@ pub enum Source {
 /// How the pools and leases of a network classify an address for the claimant of a record.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub enum Standing {
-    /// The claimant holds the address.
+    /// The claimant holds the address. If the record is the report of a guest, the holder may also be another object of
+    /// the same VirtualMachine.
     Held,
-    /// A pool that serves the namespace of the claimant offers the address, to every machine or to this machine.
+    /// A pool that serves the namespace of the claimant offers the address, to every machine or to this machine. The
+    /// standing is the same if no pool offers the address, but an external pool of the network serves the namespace:
+    /// another program may have allocated the address.
     Offered,
     /// The network has a pool that serves the namespace of the claimant, but no pool offers the address, or no longer
     /// offers it: a pool excludes the address, or no pool has the address. The standing is the same if the pool with
     /// the address no longer serves the namespace, but machines of the namespace hold addresses of the pool, or the
     /// pool is in the namespace and serves no machine.
     Excluded,
-    /// The network reserves the address: it is a gateway, a name server, an end of a subnet, or it is in a template or kept
-    /// for another machine.
+    /// The network reserves the address: it is a gateway, a name server, an end of a subnet, an address in a template,
+    /// or it is kept for another machine.
     Reserved,
-    /// No network is known for the address.
+    /// The allocator does not know the network.
     NoPool,
     /// No pool of the network serves the namespace of the claimant, or only pools for other namespaces have the
     /// address.
     Foreign,
-    /// Another claimant holds the address, or has a record of it.
+    /// Another claimant holds the address, has a record or a report of it, or migrated with it to another cluster.
     HeldByOther,
 }
 

@@ -14,8 +14,8 @@ use crate::network::Family;
 /// Name of the NodePool condition whose status is `true` when the pool is exhausted.
 pub const EXHAUSTED_CONDITION: &str = "KubevirtIPPoolExhausted";
 
-/// The families of a pool without a free address: the next machine gets no address of them. A family whose addresses
-/// are all kept for names is exhausted only while a machine waits.
+/// The families of a pool that have no free address: the next machine gets no address of these families. A family whose
+/// addresses are all kept for names is exhausted only while a machine waits.
 #[doc(hidden)]
 pub fn exhausted_families(pool: &Pool, usage: &PoolUsage) -> impl Iterator<Item = Family> {
     let has_waiting = usage.waiting > 0;
@@ -41,12 +41,12 @@ pub fn relief<'p>(usage: &PoolUsage, group: impl IntoIterator<Item = (&'p str, &
 /// - `kubevirt_ippool_exhausted{cluster,namespace}`: 1 when a pool of the hosted cluster is exhausted, and no other
 ///   pool serves its machines, else 0. The label `cluster` is empty for pools without a known cluster. `namespace` is
 ///   the namespace of the cluster and its NodePools.
-/// - `glowplug_ippool_addresses{cluster,pool,group,network,family,state}`: number of addresses in each state. The states `free`,
-///   `allocated`, `excluded`, `byRecord`, `byReport` and `reuseDelay` add up to all addresses of the pool. `group` is the name of the
-///   first pool of the group.
+/// - `glowplug_ippool_addresses{cluster,pool,group,network,family,state}`: number of addresses in each state. The
+///   states `free`, `allocated`, `excluded`, `byRecord`, `byReport` and `reuseDelay` add up to all addresses of the
+///   pool. `group` is the name of the first pool of the group.
 /// - `glowplug_ippool_conflicts{cluster,pool,network,family}`: number of addresses with two users.
-/// - `glowplug_ippool_outside_addresses{cluster,pool,network,family}`: number of addresses held from the pool that the pool
-///   does not offer, or no longer offers.
+/// - `glowplug_ippool_outside_addresses{cluster,pool,network,family}`: number of addresses held from the pool that the
+///   pool does not offer, or no longer offers.
 /// - `glowplug_ippool_waiting_machines{cluster,pool,network}`: number of machines that wait for an address of the pool,
 ///   including machines that are not created while the pool is exhausted.
 #[must_use]

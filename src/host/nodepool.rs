@@ -146,7 +146,7 @@ pub(crate) fn read(object: &Object, path: FieldPath<'_>, diagnostics: &mut Diagn
 }
 
 /// The namespace with the machines of a hosted cluster: HyperShift's namespace of the hosted control plane. `namespace`
-/// has the HostedCluster and its NodePools.
+/// is the namespace of the HostedCluster and its NodePools.
 ///
 /// ```
 /// use glowplug::host::nodepool::machines_namespace;
@@ -223,8 +223,8 @@ impl Machines {
     /// - An additional network with this name, with or without its namespace, is the result.
     /// - Otherwise the result is the network of the first NIC: the first NIC has the addresses, and the enhancement
     ///   allows any name for its network.
-    /// - With several additional networks, the name must be the name of one of them: two pools that share a network
-    ///   must have the same network name.
+    /// - With several additional networks and without the network of pods, the name must be the name of one of the
+    ///   additional networks: two pools that share a network must have the same network name.
     /// - Without additional networks, the given name is the result.
     fn attachment(&self, network: &str) -> Result<String, &'static str> {
         let whole = |name: &String| {
@@ -597,7 +597,7 @@ mod tests {
     }
 
     #[test]
-    fn the_enhancements_rules_for_lists_are_enforced() {
+    fn the_rules_of_the_enhancement_for_lists_are_enforced() {
         let path = "spec.platform.kubevirt.bootstrapNetworkConfig";
         let refusal = |members: &str| node_pool(&format!("network: 'n', {members}"), "").1;
         assert_eq!(refusal("addresses: []"), [format!("{path}.addresses: empty list, expected at least one address")]);
@@ -629,7 +629,7 @@ mod tests {
     }
 
     #[test]
-    fn the_network_is_the_attachment_of_the_machines() {
+    fn the_network_of_a_pool_is_an_attachment_of_its_machines() {
         let network = |name: &str, kubevirt: &str| {
             let (pool, diagnostics) = node_pool(&format!("{name} addresses: [10.0.0.0/24]"), kubevirt);
             (pool.map(|(spec, pool)| (spec.network, pool.network)), diagnostics)

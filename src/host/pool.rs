@@ -9,8 +9,9 @@
 //! - the first address of an IPv6 subnet with a prefix length up to 126 (the subnet-router anycast address of RFC 4291,
 //!   which RFC 6164 drops for a /127).
 //!
-//! A subnet has the prefix length of the pool. The rule applies to each subnet that contains addresses of the pool.
-//! There may be too many subnets to list, so their first and last addresses are computed on demand.
+//! In this rule, a subnet is a network with the prefix length of the pool, or with that of an element of `subnets`. The
+//! rule applies to each subnet that contains addresses of the pool. There may be too many subnets to list, so their
+//! first and last addresses are computed on demand.
 
 mod check;
 mod namespaces;
@@ -47,7 +48,7 @@ pub use spec::PoolSpec;
 pub use stored::PoolDifference;
 pub use template::TemplateFacts;
 
-/// The addresses of one network that the machines of one NodePool can get.
+/// The addresses of one network that machines or claims can get, and the settings of these machines.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Pool {
     pub(crate) name: String,
@@ -119,7 +120,8 @@ impl Pool {
         }
     }
 
-    /// Name of the NodePool, as `namespace/name`.
+    /// Name of the NodePool or of the pool object, as `namespace/name`. The name of a GlobalStaticIPPool has no
+    /// namespace.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
@@ -182,7 +184,8 @@ impl Pool {
         Ok(settings)
     }
 
-    /// The prefix length of an address. `None` when no subnet of the pool has the address.
+    /// The prefix length of the subnet that has an address, or whose network contains the address. If the pool has only
+    /// one subnet of the family, this subnet counts for every address. `None`: there is no such subnet.
     #[must_use]
     pub fn prefix_of(&self, address: IpAddr) -> Option<u8> {
         self.space(Family::of(address))?.subnet_of(address).map(Subnet::prefix)
@@ -231,7 +234,7 @@ impl Pool {
         Self { reuse_delay, ..self }
     }
 
-    /// The same pool, which serves the machines and the claims of these namespaces. A pool of a file serves every namespace.
+    /// The same pool for the machines and the claims of these namespaces. A pool of a file serves every namespace.
     #[must_use]
     #[doc(hidden)]
     pub fn with_namespaces(self, machines: Namespaces, claims: Namespaces) -> Self {
@@ -253,8 +256,8 @@ impl Pool {
     }
 
     /// Whether users of several namespaces share the pool in a cluster. A pool of a file has one user. A
-    /// GlobalStaticIPPool has no namespace in its name. While its NodePools do not exist, it may serve all clusters of
-    /// a namespace, and is shared, too.
+    /// GlobalStaticIPPool, whose name has no namespace, may serve all clusters of a namespace while its NodePools do
+    /// not exist. Such a pool is shared, too.
     #[must_use]
     #[doc(hidden)]
     pub fn is_shared(&self) -> bool {
@@ -398,17 +401,17 @@ pub(super) mod tests {
             => Ipv4, 16, [], 16;
         a_slice_at_the_end_of_its_subnet_has_one_reserved_end: "addresses: [10.0.0.240/28], machineNetwork: [{cidr: 10.0.0.0/24}]"
             => Ipv4, 16, [Broadcast: 1], 15;
-        both_addresses_of_a_31_are_allocatable: "addresses: [10.0.0.4/31]" => Ipv4, 2, [], 2;
-        two_addresses_of_a_30_are_allocatable: "addresses: [10.0.0.4/30]" => Ipv4, 4, [NetworkAddress: 1, Broadcast: 1], 2;
-        both_addresses_of_a_127_are_allocatable: "addresses: ['fd00::4/127']" => Ipv6, 2, [], 2;
-        three_addresses_of_a_126_are_allocatable: "addresses: ['fd00::4/126']" => Ipv6, 4, [SubnetRouterAnycast: 1], 3;
-        a_pool_of_one_address_is_allocatable: "addresses: [10.0.0.5/32], machineNetwork: [{cidr: 10.0.0.0/24}]" => Ipv4, 1, [], 1;
+        both_addresses_of_a_slash_31_are_allocatable: "addresses: [10.0.0.4/31]" => Ipv4, 2, [], 2;
+        two_addresses_of_a_slash_30_are_allocatable: "addresses: [10.0.0.4/30]" => Ipv4, 4, [NetworkAddress: 1, Broadcast: 1], 2;
+        both_addresses_of_a_slash_127_are_allocatable: "addresses: ['fd00::4/127']" => Ipv6, 2, [], 2;
+        three_addresses_of_a_slash_126_are_allocatable: "addresses: ['fd00::4/126']" => Ipv6, 4, [SubnetRouterAnycast: 1], 3;
+        the_only_address_of_a_pool_is_allocatable: "addresses: [10.0.0.5/32], machineNetwork: [{cidr: 10.0.0.0/24}]" => Ipv4, 1, [], 1;
         a_subnet_of_one_address_has_no_reserved_ends: "addresses: [10.0.0.0/24], prefix: 32" => Ipv4, 256, [], 256;
         each_subnet_has_the_ends_of_its_own_length:
             "subnets: [{addresses: [10.0.0.0/24], gateway: [10.0.0.1]}, {addresses: [10.1.0.0/23], gateway: [10.1.0.1]}, \
              {addresses: [10.2.0.0/30], prefix: 32}]"
             => Ipv4, 772, [NetworkAddress: 2, Broadcast: 2, Gateway: 2], 766;
-        one_address_of_ipv6_is_allocated: "addresses: ['fd00::5/128'], machineNetwork: [{cidr: 'fd00::/64'}]"
+        the_only_ipv6_address_of_a_pool_is_allocatable: "addresses: ['fd00::5/128'], machineNetwork: [{cidr: 'fd00::/64'}]"
             => Ipv6, 1, [], 1;
         the_ends_of_subnets_are_allocatable_on_request: "addresses: [10.0.0.0/24], gateway: [10.0.0.1], allocateReservedIPAddresses: true"
             => Ipv4, 256, [Gateway: 1], 255;
@@ -421,7 +424,7 @@ pub(super) mod tests {
             => Ipv4, 256, [Gateway: 1, Nameserver: 1, Excluded: 14], 240;
         a_network_of_class_a: "addresses: [10.0.0.0/8], gateway: [10.0.0.1], excludedAddresses: [10.1.0.0/16]"
             => Ipv4, 1 << 24, [NetworkAddress: 1, Broadcast: 1, Gateway: 1, Excluded: 1 << 16], (1 << 24) - (1 << 16) - 3;
-        the_addresses_of_a_48: "addresses: ['2001:db8::/48'], gateway: ['2001:db8::1']"
+        the_addresses_of_a_slash_48: "addresses: ['2001:db8::/48'], gateway: ['2001:db8::1']"
             => Ipv6, 1 << 80, [SubnetRouterAnycast: 1, Gateway: 1], (1 << 80) - 2;
         all_unique_local_addresses: "addresses: ['fd00::/8'], excludedAddresses: ['fd00::/16']"
             => Ipv6, 1 << 120, [Excluded: 1 << 112], (1 << 120) - (1 << 112);

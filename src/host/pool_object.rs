@@ -25,7 +25,7 @@ pub(crate) enum PoolKind {
     GlobalStaticIpPool,
 }
 
-/// The values of `priority`.
+/// The range of `priority`.
 const PRIORITIES: RangeInclusive<i64> = -1000..=1000;
 const EXPECTED_PRIORITY: &str = "a number from -1000 to 1000";
 
@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_of_addresses_that_another_program_chooses_has_no_addresses() {
+    fn an_external_pool_has_no_addresses_of_its_own() {
         let external = |source: &str| {
             let (pool, diagnostics) = pool(
                 "StaticIPPool",
@@ -460,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_for_claims_only_may_have_addresses_without_a_common_subnet() {
+    fn a_pool_for_claims_only_can_have_addresses_without_a_common_subnet() {
         let members = "network: infra/a, addresses: [10.0.0.0, 172.16.0.255], prefix: 0, gateway: [192.168.0.1]";
         for kind in ["StaticIPPool", "GlobalStaticIPPool"] {
             let (pool, diagnostics) = pool(kind, members);

@@ -15,12 +15,11 @@ use crate::formats::value::{self, Object, Value};
 /// `bootstrapNetworkConfig`, or a StaticIPPool or GlobalStaticIPPool of the controller, alone or in a list such as
 /// `kubectl get -o yaml` prints. A HostedCluster of the file sets the `machineNetwork` of its NodePools.
 ///
-/// An unknown key is an error, because the setting of a misspelt key would be lost. A repeated key is an error, too.
-/// The same is true for the members of a StaticIPPool. A NodePool normally has other keys, so only unknown keys within
+/// In a pool, a StaticIPPool or a GlobalStaticIPPool, an unknown key is an error, because the setting of a misspelt key
+/// would be lost. A repeated key is an error, too. A NodePool normally has other keys, so only unknown keys within
 /// `bootstrapNetworkConfig` are reported, as warnings. A warning names each object of another kind.
 ///
-/// The pools are not checked yet; pass them to [`Pool::new`]. An error in one pool does not affect
-/// the other pools.
+/// The pools are not checked yet; pass them to [`Pool::new`]. An error in one pool does not affect the other pools.
 #[must_use]
 #[doc(hidden)]
 pub fn read_pools(file: &[u8]) -> (Vec<PoolSpec>, Diagnostics) {
@@ -45,8 +44,9 @@ pub fn read_pools(file: &[u8]) -> (Vec<PoolSpec>, Diagnostics) {
 impl Pool {
     /// Reads and checks the pools of a file, as JSON or YAML. YAML may have several documents.
     ///
-    /// A document is one pool, a list of pools, or an object with a list of `pools`. A pool may also be a NodePool with a
-    /// `bootstrapNetworkConfig`, or a pool of the controller, alone or in a list such as `kubectl get -o yaml` prints.
+    /// A document is one pool, a list of pools, or an object with a list of `pools`. A pool may also be a NodePool with
+    /// a `bootstrapNetworkConfig`, or a pool of the controller, alone or in a list such as `kubectl get -o yaml`
+    /// prints.
     ///
     /// ```
     /// use glowplug::host::pool::Pool;

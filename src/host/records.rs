@@ -218,8 +218,8 @@ impl Objects {
     ///
     /// # Errors
     ///
-    /// [`ReadError`]: the input is not a list, or is only a part of a list. An object or a record that cannot be read
-    /// is not an error, but becomes an [`ObjectDiagnostic`].
+    /// [`ReadError`]: the input is neither a list nor an object, is only a part of a list, or is too large. An object
+    /// or a record that cannot be read is not an error, but becomes an [`ObjectDiagnostic`].
     pub fn read(&mut self, source: &str, input: impl Read) -> Result<usize, ReadError> {
         let source = (self.sources.len(), source);
         self.sources.push(source.1.to_owned());

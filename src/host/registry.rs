@@ -83,7 +83,7 @@ pub struct Released {
     pub served: Vec<Allocation>,
 }
 
-/// Why a claim got no addresses.
+/// Why a claimant got no addresses.
 #[derive(Debug)]
 pub enum RegistryError {
     /// The claim is refused.
@@ -123,8 +123,8 @@ impl<L: Ledger> Registry<L> {
     /// - a pool that is no longer suspended, or that serves further namespaces
     /// - the end of an exclusion or of a reservation
     ///
-    /// The pool has a new address at once, but the address is opened only after its records are adopted. An open
-    /// address stays open, even after its release.
+    /// The pool has a new address at once, but the address is opened only after its records are adopted. A release does
+    /// not close an open address.
     ///
     /// # Errors
     ///
@@ -136,7 +136,7 @@ impl<L: Ledger> Registry<L> {
         Ok(Self { ledger, allocator })
     }
 
-    /// Number of the last growth, that is, of the last call that closed new addresses. The start has the number 1. 0
+    /// Number of the last growth, that is, of the last change that closed new addresses. The start has the number 1. 0
     /// for a registry that never closes addresses: see [`Registry::open_closed`].
     #[must_use]
     #[doc(hidden)]
@@ -149,16 +149,16 @@ impl<L: Ledger> Registry<L> {
     ///
     /// # Errors
     ///
-    /// The ledger failed. The addresses are open, and no machine was served.
+    /// The ledger failed, and no machine was served. The addresses may be open.
     #[doc(hidden)]
     pub fn open_up_to(&mut self, growth: u64, now: Timestamp) -> Result<Vec<Allocation>, LedgerError> {
         self.write(|allocator, journal| allocator.open_up_to(growth, now, journal))
     }
 
-    /// Adds and removes reports of addresses in use: those of running guests, Services and Clusters. No other machine
-    /// gets a reported address. A report never becomes a lease, and takes no address from its holder. A repeated call
-    /// changes nothing. The call serves no waiting machine: call [`Registry::serve`] afterwards, because an address whose
-    /// report has ended may be free.
+    /// Adds and removes reports of running guests, Services and Clusters. No other machine gets a reported address. A
+    /// report never becomes a lease, and takes no address from its holder. A repeated call changes nothing. The call
+    /// serves no waiting machine: call [`Registry::serve`] afterwards, because an address whose report has ended may be
+    /// free.
     ///
     /// # Errors
     ///
@@ -203,10 +203,10 @@ impl<L: Ledger> Registry<L> {
         })
     }
 
-    /// Releases all addresses of a machine, removes the machine from the wait queue, and ends its records without a
-    /// lease. Then serves waiting machines.
+    /// Releases all addresses of a machine, removes the machine from the wait queue, and removes the records of the
+    /// machine without a lease. Then serves waiting machines.
     ///
-    /// The UID must match too: another machine of the same name keeps its addresses. Releasing a machine that holds
+    /// The UID must match, too: another machine of the same name keeps its addresses. Releasing a machine that holds
     /// nothing is not an error.
     ///
     /// Call this only when the machine is gone, that is, when it can no longer send packets from its addresses.
@@ -250,8 +250,7 @@ impl<L: Ledger> Registry<L> {
     }
 
     /// Records the names of the Secrets from which guests of a machine may read its addresses, in each lease of the
-    /// machine. The names replace the names of the last call. Leave out a name only after no guest can read its Secret
-    /// any more.
+    /// machine. The names replace all earlier names. Leave out a name only after no guest can read its Secret any more.
     ///
     /// # Errors
     ///
@@ -260,9 +259,9 @@ impl<L: Ledger> Registry<L> {
         self.write(|allocator, journal| allocator.set_secrets(machine, secrets, journal))
     }
 
-    /// Moves the leases of a machine to the pools with these names, which serve the machine now, and returns the moved addresses. The
-    /// machine keeps its addresses: an address that its new pool does not have counts as outside this pool. A pool takes the
-    /// leases of its own interface on its own network; other leases stay in their pools.
+    /// Moves the leases of a machine to the pools with these names, which serve the machine now, and returns the moved
+    /// addresses. The machine keeps its addresses: an address that its new pool does not have counts as outside this
+    /// pool. A pool takes the leases of its own interface on its own network; other leases stay in their pools.
     ///
     /// # Errors
     ///
@@ -283,9 +282,9 @@ impl<L: Ledger> Registry<L> {
         self.write(|allocator, journal| allocator.note_migrated(machine, now, journal))
     }
 
-    /// Removes released leases that are no longer needed, and returns their number, at most 32. Sticky pools remember
-    /// the last address of each name of a claim. `is_sticky` returns whether the pool with a name is sticky. `None`:
-    /// the leases of the pool stay.
+    /// Removes released leases that are no longer needed, and returns their number, at most 32. The last address of
+    /// each machine name is remembered, in sticky pools also that of each claim name. `is_sticky` returns whether the
+    /// pool with a name is sticky. `None`: the leases of the pool stay.
     ///
     /// # Errors
     ///
@@ -324,8 +323,12 @@ impl<L: Ledger> Registry<L> {
     /// as outside and is not allocated again. Held addresses get the prefix length of their pool.
     ///
     /// A pool can also be renamed without an entry in `renames`. A given pool that the ledger does not have is
-    /// recognized as a renamed pool of the ledger that is not given, if both have the same network and interface, if
-    /// the new pool has all addresses of the old pool, and if neither of them fits a third pool in this way.
+    /// recognized as a renamed pool of the ledger if
+    ///
+    /// - the old pool is not given,
+    /// - both pools have the same network and interface,
+    /// - the new pool has all addresses of the old pool, and
+    /// - neither the old pool nor the new pool fits a third pool in this way.
     ///
     /// # Errors
     ///
@@ -342,7 +345,7 @@ impl<L: Ledger> Registry<L> {
     }
 
     /// Sets the pools that allocate nothing, until the next call. Machines keep the addresses of these pools, and keep
-    /// their place in the wait queue. A claim that needs a further address of such a pool is refused.
+    /// their place in the wait queue. A claim that can get an address only from such a pool is refused.
     ///
     /// The ledger does not record these pools: the caller sets them after each start.
     pub fn suspend(&mut self, pools: BTreeSet<String>) {
@@ -436,8 +439,8 @@ impl<L: Ledger> Registry<L> {
     }
 
     /// Notes that no object of a machine records these addresses any more. Each address is given with its network. The
-    /// addresses stay reserved until the machine is released, but they no longer cause conflicts. No ledger stores this
-    /// note.
+    /// addresses stay reserved until the machine is released, but the machine no longer counts as their user. No ledger
+    /// stores this note.
     ///
     /// # Errors
     ///
@@ -455,7 +458,7 @@ impl<L: Ledger> Registry<L> {
 
     /// Records the result of a search for machines in one transaction: which machines exist, and which are missing.
     ///
-    /// Returns for each missing machine when an earlier search first missed it; `None` if this search is the first. A
+    /// Returns for each missing machine when an earlier search first missed it. `None`: no earlier search missed it. A
     /// caller must not rely on a single search, which may miss a machine that exists.
     ///
     /// # Errors

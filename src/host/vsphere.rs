@@ -5,7 +5,6 @@
 //! itself (`ipAddrs`) and from pools (`addressesFromPools`): for each pool, Machine API creates an `IPAddressClaim` and
 //! waits for its `IPAddress`. The installer takes the addresses of the first machines from `platform.vsphere.hosts` of
 //! its `install-config.yaml`.
-//! `install-config.yaml`.
 //!
 //! - [`network_kargs`] makes the kernel arguments of a Machine, as Machine API does.
 //! - [`read_install_config`] checks the hosts of the installer. [`InstallHosts::machines`] writes the Machines of the

@@ -9,7 +9,7 @@ pub struct BridgeOptions {
     pub path: String,
     /// Whether the bridge uses the Spanning Tree Protocol.
     pub stp: Option<bool>,
-    /// Time after which the bridge forgets an address that it no longer sees.
+    /// Time after which the bridge forgets a MAC address that it no longer sees.
     pub ageing_time: Option<u32>,
     /// Time that a port listens before it forwards: 2 to 30.
     pub forward_delay: Option<u32>,

@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn links_with_different_gateways_or_addresses_are_different_networks() {
+    fn links_with_different_gateways_or_addresses_are_not_one_interface() {
         let one = nic("a", &["10.0.0.5/24"], &[("10.0.0.1", 0)]);
         let other_gateway = nic("b", &["10.0.0.5/24"], &[("10.0.0.2", 0)]);
         let other_address = nic("c", &["10.0.0.6/24"], &[("10.0.0.1", 0)]);

@@ -49,8 +49,8 @@ pub struct Rendered {
 
 /// Renders a network as kernel arguments for NetworkManager.
 ///
-/// The arguments follow the order of the document, with one exception: the link with the default gateway comes first,
-/// because NetworkManager prefers the profile that it activates first.
+/// The `ip=` arguments follow the order of the document, with one exception: the links with the default routes come
+/// first, because NetworkManager prefers the profile that it activates first.
 ///
 /// A setting that no argument can express becomes a warning. If the network would be wrong without the setting, the
 /// setting becomes an error, and the arguments must not be used.
@@ -125,7 +125,7 @@ struct Render<'c, 'f> {
 ///
 /// * The last argument sets the method.
 /// * `none` disables every family that has no address yet.
-/// * If a *required* family gets no answer, NetworkManager gives up the other family too.
+/// * If a *required* family gets no answer, the whole profile fails, and the other family fails with it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 struct Methods {
     ipv4: Method,
@@ -480,12 +480,13 @@ impl Render<'_, '_> {
         });
     }
 
-    /// Warns about settings for router advertisements and DHCP that no argument can express. Exception: one argument
-    /// ignores the name servers of all DHCP servers and routers.
+    /// Warns about settings for router advertisements and DHCP that no argument can express. The exception is
+    /// `rd.peerdns=0`, which ignores the name servers of all DHCP servers and routers.
     fn report_dynamic(&mut self, link: &Link, ignores_dns: bool) {
         let dynamic = link.ipv6.dynamic.is_some();
         let cannot = match (self.program, link.ipv6.accept_ra) {
-            // A family without dynamic addresses does not accept router advertisements, but DHCPv4 also enables IPv6.
+            // IPv6 without dynamic addresses accepts no router advertisements, but DHCPv4 enables IPv6 with router
+            // advertisements.
             (Program::NetworkManager, Some(false)) => dynamic || link.ipv4.dhcp,
             (Program::NetworkManager, Some(true)) => !dynamic && link.ipv6.is_used(),
             // The kernel accepts router advertisements wherever they are not disabled.
@@ -509,7 +510,7 @@ impl Render<'_, '_> {
             let use_dns = use_dns.filter(|_| !ignores_dns);
             let names = ["use-routes", "use-dns", "use-domains", "use-hostname", "send-hostname", "use-mtu"];
             let values = [use_routes, use_dns, use_domains, use_hostname, send_hostname, use_mtu];
-            // Every option of a DHCP server is used by default, so only `false` is lost.
+            // Each of these settings is `true` by default, so only `false` is lost.
             for (name, _) in names.into_iter().zip(values).filter(|(_, value)| *value == Some(false)) {
                 self.ignore(&format!("{}.{family}-overrides.{name}", link.path), false, CANNOT_EXPRESS);
             }
@@ -540,7 +541,8 @@ impl Render<'_, '_> {
         self.addressable().any(|link| link.ipv4.is_used() || takes_ipv6_servers(link))
     }
 
-    /// Links that can have addresses: not bond members, not bridge ports, and not links that no argument can make.
+    /// Links that can have addresses: all links except bond members, bridge ports, bridges without ports, and the VLANs
+    /// on such bridges.
     fn addressable(&self) -> impl Iterator<Item = &Link> {
         let links = self.config.links().iter().enumerate();
         let is_free = |at| self.config.is_connected(at) && self.config.controller_of(at).is_none();

@@ -4,7 +4,8 @@
 //! The scripts accept one `ip=` for a link and stop the boot at a second `ip=`. So each link keeps one address, or one
 //! method to get addresses. These rules choose what the link keeps, so that the machine stays reachable:
 //!
-//! - IPv4 is kept, unless IPv6 has a static address and the default route, and IPv4 does not.
+//! - If the link has both families, IPv4 is kept. IPv6 is kept instead if only IPv6 has a static address together with
+//! the default route.
 //! - The static address in whose subnet the default gateway lies is kept, or else the first static address.
 //! - A static address is preferred to a dynamic address, because a static address needs no server.
 //!
@@ -141,7 +142,8 @@ fn has(networks: &[IpNetwork], gateway: IpAddr) -> bool {
     networks.iter().any(|network| network.contains(gateway))
 }
 
-/// Warns about the settings that the scripts set only with a static address, and removes them.
+/// Warns about the settings that the scripts set only with a static address, and removes them. Also warns about an IPv4
+/// default route on a link without a static address, because the route of a DHCP server replaces it.
 fn ignore_what_needs_a_static_address(link: &mut Link, diagnostics: &mut Diagnostics) {
     if !addresses(link).is_empty() {
         return;

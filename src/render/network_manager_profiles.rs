@@ -4,8 +4,8 @@
 //! NetworkManager 1.42 or newer. Each choice below was tested with NetworkManager 1.42, and `tests/network_manager.rs`
 //! runs the program itself.
 //!
-//! The profiles are in `/etc` of the initramfs. dracut removes every profile in `/run` each time that it calls
-//! `nm-initrd-generator`, and on CoreOS it does so more than once. A unit of our dracut module copies the profiles to
+//! The profiles are in `/etc` of the initramfs. dracut removes every profile in `/run` at each call of
+//! `nm-initrd-generator`, and on CoreOS there are several calls. A unit of our dracut module copies the profiles to
 //! `/run` before the initramfs ends, so that the real root has them, too.
 //!
 //! Every link of the document has a profile, even if the profile only keeps NetworkManager from using DHCP on the NIC.

@@ -343,7 +343,7 @@ impl VirtualMachine {
         add("-initrd", &image(name).display());
         // No emergency shell, no pause before power-off, no colours. On a busy host an emulated timer may be late, and
         // the kernel's timer check would panic. An emulated bus on a busy host needs more than the default wait for a
-        // drive. The unit ends after 300 s.
+        // drive. The wait must be shorter than 300 s, because systemd then ends the unit.
         let common = "console=ttyS0,115200 panic=-1 no_timer_check root=LABEL=root rw rd.shell=0 rd.emergency=poweroff \
                       systemd.log_color=0 systemd.show_status=1 glowplug.wait=240";
         add("-append", &format_args!("{common} {}", self.arguments));

@@ -353,8 +353,8 @@ fn the_drive_of_another_machine_stops_the_boot_and_the_console_shows_the_error()
     assert_eq!(report.messages().last(), Some(&message.as_str()));
 }
 
-/// Such a machine has one random UUID from KubeVirt on the drive, another random UUID in the firmware, and no serial
-/// number.
+/// A VirtualMachineInstance without `spec.domain.firmware` has one random UUID from KubeVirt on the drive, another
+/// random UUID in the firmware, and no serial number.
 #[test]
 fn the_only_drive_of_a_virtual_machine_instance_without_firmware_is_used() {
     let machine = VirtualMachine::new(Image::Plain).uuid("0b1c8f1e-6a5f-4d42-9c8a-7d1f0e6c2b39");
@@ -364,7 +364,7 @@ fn the_only_drive_of_a_virtual_machine_instance_without_firmware_is_used() {
 
 /// The document on the drive is invalid, so the boot of any other kernel would stop.
 #[test]
-fn a_crash_kernel_reaches_the_vmcore_with_any_drive() {
+fn a_crash_kernel_boots_even_if_the_document_on_the_drive_is_invalid() {
     let drive = iso("config-2", OWN, "{");
     let report = VirtualMachine::new(Image::Kdump).drive(Bus::VirtioBlk, &drive).boot();
     assert!(!report.is_emergency());

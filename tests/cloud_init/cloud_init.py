@@ -145,7 +145,7 @@ def key(interfaces, name, depth=0):
 
 
 def mac_address(interfaces, interface):
-    """Returns the MAC address of a link. Without its own, a link has that of its parent or first port."""
+    """Returns the own MAC address of a link, or else the MAC address of its parent or first port."""
     if interface is None or interface["mac_address"]:
         return interface and interface["mac_address"].lower()
     below = [interface["vlan-raw-device"]] if kind(interface) == "vlan" else ports(interfaces, interface)
@@ -253,7 +253,7 @@ def main():
             # The conversion changes the tree, so copy the tree first.
             told["read"] = None if tree is unreadable else copy.deepcopy(tree)
             told["understood"] = answer(request, tree)
-        except Exception as why:  # whatever cloud-init raises, it makes no network of the document
+        except Exception as why:  # cloud-init makes no network of a document that causes an exception
             told["understood"] = {"refused": f"{type(why).__name__}: {why}"}
         print(json.dumps(told, default=str), flush=True)
 

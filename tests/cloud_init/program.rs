@@ -1,4 +1,4 @@
-//! Runs cloud-init in a process, and asks it the meaning of documents until the test ends.
+//! Runs cloud-init in a process. The process answers questions about the meaning of documents until the test ends.
 
 use std::env;
 use std::io::{BufRead, BufReader, Write};

@@ -31,7 +31,7 @@ pub(crate) enum Undo {
     Text(fn(&str) -> bool),
 }
 
-/// Rows about documents that only glowplug rejects. Each has the start of the problem in the diagnostic.
+/// Rows about documents that only glowplug rejects. Each row has the start of the problem in the diagnostic.
 pub(crate) const REFUSED: &[(&str, &str)] = &[
     ("no-address", "invalid address"),
     ("no-gateway", "invalid gateway"),

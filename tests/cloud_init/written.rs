@@ -1,4 +1,4 @@
-//! Documents that are written by hand. Each has a feature that the generators do not produce.
+//! Documents that are written by hand. Each document has a feature that the generators do not produce.
 
 /// The documents, written as JSON, which is also YAML.
 pub(crate) const DOCUMENTS: &[&str] = &[

@@ -1,4 +1,5 @@
-//! Checks that every test exists that `docs/enhancement-tests.md` names for the Test Plan of the enhancement.
+//! Checks that the tests in `docs/enhancement-tests.md` exist. That page has the tests for the Test Plan of the
+//! enhancement.
 
 use std::fs;
 use std::path::Path;

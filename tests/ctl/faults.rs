@@ -1,7 +1,7 @@
 //! Puts faults into a claim with `strace`: the process is killed at each of its writes, or each write fails.
 //!
 //! After every fault, a machine holds its addresses if they were printed. No machine holds only a part of its addresses
-//! or addresses of another machine. The same claim, repeated, then gets the lowest free addresses.
+//! or addresses of another machine. When the same claim is then repeated, the machine gets the lowest free addresses.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

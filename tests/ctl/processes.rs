@@ -157,8 +157,8 @@ fn output_to_a_pipe_or_a_symbolic_link_does_not_replace_the_pipe_or_the_link() {
     };
     let text = metrics(&[]);
     mkfifo(&path("pipe"), Mode::S_IRWXU).unwrap();
-    // The pipe is opened for reading and writing, so that the test does not wait for a writer, nor the program for a
-    // reader.
+    // The pipe is opened for reading and writing, so that the test does not wait for a writer, and the program does not
+    // wait for a reader.
     let mut reader = File::options().read(true).write(true).open(path("pipe")).unwrap();
     metrics(&["--output", "pipe"]);
     assert!(fs::symlink_metadata(path("pipe")).unwrap().file_type().is_fifo());

@@ -1,7 +1,7 @@
 //! Damages every fixture with typical mistakes: a punctuation mark that is missing, doubled or replaced, or a comment.
 //!
-//! Each damaged document must be rejected, keep its meaning, or give a diagnostic. It never means another network
-//! without a diagnostic, and never results in the distribution's default.
+//! Each damaged document must be rejected, keep its meaning, or give a diagnostic. A damaged document never means
+//! another network without a diagnostic, and never results in the distribution's default.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,7 +11,7 @@ use glowplug::diagnostic::Diagnostics;
 use glowplug::formats::{Meaning, read_network};
 use glowplug::render::dracut;
 
-/// What glowplug makes of a document.
+/// The result of a document.
 #[derive(Debug, Eq, PartialEq)]
 enum Outcome {
     Refused,

@@ -510,7 +510,7 @@ texts! {
             r#"error bridges."br/0": invalid interface name "br/0", expected {NAME}"#,
             r#"warning vlans."v%5": invalid interface name "v%5", expected {NAME}"#
         ];
-    bond_members_without_an_entry_repeated_or_unknown: v2 "bonds: {b: {interfaces: [e1, e/2, e1]}}"
+    bond_members_that_have_no_entry_or_are_repeated_or_invalid: v2 "bonds: {b: {interfaces: [e1, e/2, e1]}}"
         => refused [
             r#"warning bonds.b.interfaces[0]: device without an entry "e1", expected {TAKEN}"#,
             r#"error bonds.b.interfaces[0]: port more than once "e1", expected a port of one bond or bridge, listed once"#,

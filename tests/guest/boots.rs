@@ -83,7 +83,7 @@ fn a_network_at_another_path_has_no_effect_if_the_drive_has_a_network_document()
     assert_eq!(run_with(&files, &[]), (Some(0), "configured".to_owned(), serde_json::json!([])));
 }
 
-/// UUID of a machine other than that of the drive.
+/// UUID that differs from the UUID on the drive.
 const OTHER: &str = "11111111-2222-3333-4444-555555555555";
 
 #[test]
@@ -98,7 +98,8 @@ fn the_drive_of_another_machine_is_refused() {
     assert_eq!(recorded(&machine), ("refused".to_owned(), reason));
 }
 
-/// Such a machine has one random UUID on the drive and another one in the firmware.
+/// A VirtualMachineInstance without `spec.domain.firmware` has one random UUID on the drive and another UUID in the
+/// firmware.
 #[test]
 fn the_drive_of_a_virtual_machine_instance_without_firmware_is_used() {
     let machine = FakeMachine::kubevirt()
@@ -561,7 +562,7 @@ fn a_document_that_keeps_nics_without_addresses_never_gives_the_default_argument
     }
 }
 
-/// NetworkManager would wait 60 seconds for the NIC of a profile if no NIC has the name.
+/// For a profile with the name of an absent NIC, NetworkManager would wait 60 seconds.
 #[test]
 fn a_nic_without_addresses_and_mac_address_is_left_out_if_no_nic_has_its_name() {
     let document = "version: 2\nethernets: {enp1s0: {addresses: [10.0.0.5/24]}, enp2s0: {dhcp4: false}, \
@@ -696,7 +697,7 @@ configured: by openstack/latest/network_data.json
 }
 
 #[test]
-fn check_of_a_refused_boot_ends_with_1() {
+fn check_of_a_refused_boot_has_exit_status_1() {
     let machine = FakeMachine::kubevirt();
     let drive = drive(BROKEN);
     let path = drive.path("");
@@ -705,7 +706,7 @@ fn check_of_a_refused_boot_ends_with_1() {
 }
 
 #[test]
-fn check_of_a_refused_boot_with_a_long_record_ends_with_1() {
+fn check_of_a_refused_boot_with_a_long_report_has_exit_status_1() {
     let vlan = |id: u32| {
         let (parent, tag) = (id / 4000, id % 4000 + 1);
         let mac_address = format!("52:54:00:00:{:02x}:{:02x}", id / 256, id % 256);
@@ -724,7 +725,7 @@ fn check_of_a_refused_boot_with_a_long_record_ends_with_1() {
 }
 
 #[test]
-fn check_reports_a_damaged_record() {
+fn check_fails_on_a_damaged_report() {
     let machine = FakeMachine::new()
         .with("run/glowplug/plan.json", "{\n  \"outcome\": \"refused\"")
         .with("run/glowplug/plan.txt", "");

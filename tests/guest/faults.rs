@@ -1,8 +1,9 @@
 //! Runs the program with faults: failed system calls, killed programs, and full file systems. Under `strace`, the
 //! program runs once for each of its system calls, with a fault at this call.
 //!
-//! After every fault the network of the drive is complete, or the run has failed and left no network. A partial or
-//! guessed network never appears. A killed run leaves no report, and the next run is not affected.
+//! After a failed system call, the network of the drive is complete, or the run has failed and left no network. After a
+//! kill, the files are the complete old or new network with its report, or a part of one of the two networks without a
+//! report. A mixture or a guessed network never appears, and the next run is not affected.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -160,8 +161,9 @@ fn paths(machine: &FakeMachine) -> Vec<String> {
     paths.filter(|path| path != "strace").collect()
 }
 
-/// Runs the program once for each system call, and kills it at this call. Checks that the network is the old or the new
-/// network, and that the report lists only files that exist. Returns the calls after which no arguments exist.
+/// Runs the program once for each system call, and kills the program at this call. Checks that a machine with a report
+/// has exactly the network of this report, and that a machine without a report has a part of one network. Returns the
+/// calls after which no arguments exist.
 fn end_at_every_call(case: &Case) -> Vec<Call> {
     let new = case.whole();
     let old = left(&(case.machine)());
@@ -187,7 +189,7 @@ fn end_at_every_call(case: &Case) -> Vec<Call> {
         if !left_now.contains_key(FRAGMENT) {
             bare.push(call.clone());
         }
-        // The next run succeeds.
+        // The next run succeeds and leaves the same files as a run without a fault.
         assert_eq!(case.run_alone(&machine).code, Some(0), "{call:?}");
         assert_eq!((left(&machine), paths(&machine)), (new.clone(), clean.clone()), "{call:?}");
     }
@@ -207,8 +209,8 @@ fn a_run_that_is_killed_at_any_call_leaves_no_mixture_of_two_networks() {
     assert_ne!(end_at_every_call(&Case::files(&drive(BOND))).len(), 0);
 }
 
-/// Runs the program once for each system call, which fails. Checks that the run writes the complete network, or fails
-/// and leaves no network.
+/// Runs the program once for each system call, and makes this call fail. Checks that the run writes the complete
+/// network, or fails and leaves no network.
 fn fail_at_every_call(case: &Case) {
     let new = case.whole();
     for call in case.calls() {
@@ -233,7 +235,7 @@ fn a_failing_system_call_leaves_all_files_or_no_file() {
 }
 
 #[test]
-fn a_file_that_cannot_be_removed_does_not_keep_the_other_files_of_an_earlier_run() {
+fn a_file_that_cannot_be_removed_does_not_prevent_the_removal_of_the_other_files() {
     let unfinished = "etc/cmdline.d/.glowplug-a";
     let machine = (Case::disk().machine)().with(&format!("{unfinished}/file"), "");
     let machine = machine.with("run/systemd/network/.glowplug-b/file", "");
@@ -271,7 +273,7 @@ fn a_drive_that_fails_from_any_read_on_is_refused() {
 }
 
 #[test]
-fn a_drive_that_vanishes_while_it_is_read_is_refused() {
+fn a_drive_that_disappears_during_the_read_is_refused() {
     let no_drive = "no config drive appeared within 0 s".to_owned();
     let default = Left::from([(FRAGMENT.to_owned(), "ip=dhcp\n".to_owned())]);
     for fault in ["error=ENXIO", "error=ENODEV", "retval=0"] {

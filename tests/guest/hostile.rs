@@ -1,5 +1,5 @@
-//! Gives hostile input to the program. The program must refuse the input within one second of CPU time and 64 MiB of
-//! memory, and copy no part of the input to the output.
+//! Gives hostile input to the program. The program must refuse or render the input within one second of CPU time and 64
+//! MiB of memory. Control characters and arguments from the input must not reach the output.
 
 use std::os::unix::fs::symlink;
 use std::process::Command;

@@ -52,7 +52,7 @@ uuid           5d307ca9-b3ef-428c-8861-06e72d69f223
 }
 
 #[test]
-fn metadata_with_keys_prints_only_the_values_one_a_line() {
+fn metadata_with_keys_prints_only_the_values_one_on_each_line() {
     let drive = typical();
     assert_eq!(printed(with_drive(&drive, &["metadata", "instance-type"])), answer(0, "u1 large\n"));
     let several = ["metadata", "ipv4", "GLOWPLUG_KUBEVIRT_HOSTNAME"];
@@ -60,7 +60,7 @@ fn metadata_with_keys_prints_only_the_values_one_a_line() {
 }
 
 #[test]
-fn a_key_without_a_value_prints_nothing_and_ends_with_1() {
+fn a_key_without_a_value_gives_exit_status_1_and_no_value() {
     let drive = typical();
     assert_eq!(printed(with_drive(&drive, &["metadata", "ipv6"])), answer(1, ""));
     assert_eq!(printed(with_drive(&drive, &["metadata", "ipv6", "ipv4"])), answer(1, "\n10.0.0.5\n"));

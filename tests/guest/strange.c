@@ -1,5 +1,5 @@
-/* A C library that interrupts every other read or write, moves at most 7 bytes in each, and aborts a program that asks for
-   the time of day. */
+/* Replaces functions of the C library: every second read or write is interrupted, and the others move at most 7
+   bytes. A program that asks for the time of day is aborted. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdlib.h>

@@ -247,7 +247,7 @@ fn check_reports_invalid_metadata_of_the_drive() {
 }
 
 #[test]
-fn check_ends_with_1_when_the_boot_would_fail() {
+fn check_has_exit_status_1_when_the_boot_would_fail() {
     let drive = drive(r#"{"links":[{"id":"a","type":"phy"}],"networks":[{"link":"a","type":"ipv4"}]}"#);
     let document = drive.path("openstack/latest/network_data.json");
     let document = document.to_str().unwrap();

@@ -71,7 +71,7 @@ pub(super) enum Part {
     All,
     WithoutMachines,
     WithoutGuests,
-    /// All objects, except those of machines whose index modulo four is this number.
+    /// All objects, except the objects of machines whose index modulo four is this number.
     Some(u64),
 }
 
@@ -120,7 +120,7 @@ impl Node {
         }
     }
 
-    /// Whether an object or a guest of the machine exists. Only then its addresses may be in use.
+    /// Whether an object or a guest of the machine exists. Only then can the addresses of the machine be in use.
     pub(super) fn is_there(&self) -> bool {
         self.has_object || self.has_guest
     }

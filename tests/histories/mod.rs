@@ -97,7 +97,7 @@ fn shorten(start: u64, ops: &mut Vec<Op>, directory: Option<&Path>) -> Option<St
     last
 }
 
-/// The generator SplitMix64, with the same numbers on every machine.
+/// The random number generator SplitMix64. Its numbers are the same on every machine.
 #[derive(Clone, Debug)]
 struct Rng(u64);
 

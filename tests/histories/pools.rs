@@ -27,7 +27,7 @@ pub(super) struct Spec {
     excluded: Vec<IpAddr>,
     gateways: Vec<IpAddr>,
     nameservers: Vec<IpAddr>,
-    /// Addresses that the template names, in addition to those that the pool names.
+    /// Addresses that the template names, in addition to the addresses that the pool names.
     template: Vec<IpAddr>,
     allocates_ends: bool,
     /// Reuse delay in seconds.
@@ -111,7 +111,7 @@ impl Spec {
         spec
     }
 
-    /// Returns the pool. If it has no template, it gets the template of `other`.
+    /// Returns the pool. If the pool has no template, it gets the template of `other`.
     pub(super) fn with_template_of(&self, other: &Self) -> Self {
         let template = if self.template.is_empty() { &other.template } else { &self.template };
         Self { template: template.clone(), ..self.clone() }

@@ -129,7 +129,7 @@ pub(super) struct World {
     ledgers: usize,
     open: Open,
     fault: Rc<Cell<Fault>>,
-    /// Whether the commit of this operation failed. Then no waiting machine was served.
+    /// Whether the commit of this operation failed. After a failed commit, no waiting machine was served.
     has_failed: bool,
     processes: Vec<Registry<Store>>,
     cluster: Cluster,
@@ -1171,15 +1171,15 @@ impl World {
         }
     }
 
-    /// Whether the objects of a record determine its network.
+    /// Whether the objects of a record determine the network of the record.
     fn is_attributable(&self, printed: &Printed) -> bool {
         let fits = |spec: &Spec| spec.network == printed.network && spec.interface == printed.interface;
         let named = printed.node_pool.as_ref().and_then(|name| self.pools.get(name));
         if let Some(named) = named.filter(|spec| spec.interface == printed.interface) {
             return fits(named);
         }
-        // The ledger may have derived another network from the address of this record. Then a lease of the machine has
-        // the address in that network, and the record stays there.
+        // The ledger may have derived another network from the address of this record. A lease of the machine then has
+        // the address in that network, and the record stays in that network.
         let is_elsewhere = self.seen.leases.iter().any(|((network, address), held)| {
             *network != printed.network
                 && *address == printed.address

@@ -326,9 +326,9 @@ impl Model {
         })
     }
 
-    /// Whether the namespace of a machine has left a pool, or its own pool has shrunk. This is so if a machine of the
-    /// namespace holds an address of the pool that no pool of the namespace has. Other machines of the namespace may
-    /// then run with addresses of the pool, too.
+    /// Whether the namespace of a machine has left a pool, or its own pool has shrunk. The sign is a machine of the
+    /// namespace that holds an address of the pool which no pool of the namespace has. Other machines of the namespace
+    /// may then also run with addresses of the pool.
     fn has_left(&self, pool: usize, machine: &Machine) -> bool {
         let has = |at: usize, address: IpAddr| self.of(at, Family::of(address)).unwrap_or_default().contains(&address);
         let is_of_pool = |address: IpAddr| {
@@ -483,8 +483,8 @@ impl Model {
         all.into_iter().filter(|address| self.why_reserved(pool, *address, None).is_none()).collect()
     }
 
-    /// Returns the reason why a pool does not allocate an address: to this machine, or without a machine to any. All
-    /// pools are on one network.
+    /// Returns the reason why a pool does not allocate an address to this machine, or to any machine if none is given.
+    /// All pools are on one network.
     fn why_reserved(&self, pool: usize, address: IpAddr, machine: Option<&Machine>) -> Option<ReservedAddress> {
         let has = |text: &str| text.parse() == Ok(address);
         let is_kept = machine.is_some_and(|machine| self.kept(pool, machine, Family::of(address)) == Some(address));
@@ -653,9 +653,9 @@ impl Model {
         Err(ClaimError::Exhausted { interface: claimant.interface, pool, family, overflow: pools.collect() })
     }
 
-    /// Gives held addresses the prefix length of this pool: the addresses whose lease names the pool and that the pool
-    /// still has. If the pool that a lease names no longer has the address, the address also gets this prefix length,
-    /// provided that only this pool has the address and serves its machine.
+    /// Gives the prefix length of this pool to held addresses. An address gets the prefix length if its lease names
+    /// this pool and the pool still has the address. If the pool in the lease no longer has the address, the address
+    /// gets the prefix length only if this is the only pool that has the address and serves its machine.
     fn follow_prefix(&mut self, pool: usize) {
         let mut held = std::mem::take(&mut self.held);
         for (address, (by, of, prefix)) in &mut held {
@@ -741,8 +741,8 @@ impl Model {
         offered.into_iter().find(free).ok_or_else(none)
     }
 
-    /// Returns the address of a pool that a machine with the same name released last, if this address is free for the
-    /// claimant.
+    /// Returns the address of a pool that the claimant gets again. Of the addresses that machines with the same name
+    /// have released and that are free for the claimant, this is the address that was released last.
     fn remembered(&self, at: usize, family: Family, claim: &Claim) -> Option<IpAddr> {
         let (pool, offered) = (&self.pools[at], self.offered(at, family));
         let own = |by: &Claimant| is_namesake(&by.machine, &claim.machine) && by.interface == pool.interface();
@@ -991,7 +991,8 @@ fn live<L: Ledger + std::fmt::Debug>(
                 after.sizes[*pool] = *size;
                 after.follow_prefix(*pool);
                 let (allocatable, offers) = (after.allocatable(), after.offers());
-                // An address that the pool gains is closed, even if it was open because another pool had it.
+                // An address that the pool gains is closed, even if another pool had the address and the address was
+                // open.
                 let gained: BTreeSet<IpAddr> =
                     offers.difference(&model.offers()).map(|(_, address)| *address).collect();
                 if let Some(open) = &mut after.open {

@@ -1,6 +1,7 @@
 //! Runs several processes with one ledger, and kills processes.
 //!
-//! Each process is this test program again. It starts with one test, which runs a [`Work`] in place of its assertions.
+//! Each process is this test program again. The process runs only one test, and this test runs a [`Work`] instead of
+//! its assertions.
 
 use std::any::type_name;
 use std::collections::{BTreeMap, BTreeSet};
@@ -310,7 +311,8 @@ fn a_process_sees_changes_of_another_process_at_its_next_claim() {
     assert_eq!(given(&mut one, "b"), ["b: 10.0.0.2/16"]);
     assert_eq!(shown(&other.release(&machine("a"), time(2)).unwrap().held), ["a: 10.0.0.1/16"]);
     assert_eq!(given(&mut one, "c"), ["c: 10.0.0.1/16"]);
-    // The store does not keep so many changes for a process that lags behind. That process must read the whole ledger.
+    // The store does not keep so many changes for a process that lags behind. Such a process must read the whole
+    // ledger.
     let many = pool("many", "eth1", "addresses: [10.1.0.0/16, fd01::/64]");
     one.resize([many], &[], time(3)).unwrap();
     let claims: Vec<_> = (0..5_001).map(|at| claim(&at.to_string(), 0, &["clusters/many"])).collect();

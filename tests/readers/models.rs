@@ -69,7 +69,7 @@ fn the_arguments_of_a_bridge_of_a_nic_and_a_vlan_are_understood() {
 }
 
 #[test]
-fn a_vlan_on_a_bridge() {
+fn the_arguments_of_a_vlan_on_a_bridge_are_understood() {
     let text = |own: &str, required: &str| {
         format!(
             "NIC 52:54:00:12:34:01\n  port of bridge of 52:54:00:12:34:01\n  ipv4 disabled\n  ipv6 disabled\n\
@@ -95,7 +95,7 @@ fn a_nic_takes_the_mac_address_of_its_document() {
 }
 
 #[test]
-fn a_nic_that_is_identified_by_a_pattern() {
+fn the_arguments_of_a_nic_that_a_pattern_identifies_are_understood() {
     let nic = || {
         let names = vec!["en*".parse().unwrap()];
         link(LinkKind::Nic(Nic::Pattern { names, drivers: Vec::new(), name: None }))

@@ -235,7 +235,7 @@ fn reduced_profile(key: &DeviceKey, profile: &Profile, on_link: &OnLink, read: &
     let Profile { ipv4, ipv6, .. } = profile;
     let is_sure = |family: &Family| family.gateway.is_some() && !family.addresses.is_empty();
     let keeps_ipv4 = ipv4.method != Method::Disabled && (is_sure(ipv4) || !is_sure(ipv6));
-    // A profile with required DHCPv4 also accepts IPv6, but it does not request IPv6.
+    // A profile with required DHCPv4 also accepts IPv6, but does not request IPv6.
     let asks_both = !ipv4.required
         && ipv4.method == Method::Auto
         && ipv6.method == Method::Auto

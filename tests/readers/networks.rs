@@ -23,7 +23,7 @@ pub(crate) struct Meaning {
 pub(crate) type OnLink = BTreeSet<(Cidr, IpAddr)>;
 
 /// Returns the meaning of a network. `None`: arguments cannot express the network, because they cannot match NICs by a
-/// pattern. An argument can only apply to one NIC or to every NIC.
+/// pattern. An argument applies either to one NIC or to every NIC.
 pub(crate) fn meaning(config: &NetworkConfig) -> Option<Meaning> {
     let indices = || (0..config.links().len()).map(LinkIndex::new);
     let is_pattern = |at: LinkIndex| matches!(config.link(at).kind, LinkKind::Nic(Nic::Pattern { .. }));
@@ -159,7 +159,8 @@ fn profile(config: &NetworkConfig, at: LinkIndex, defaults: &[DefaultRoute]) -> 
     profile
 }
 
-/// Whether a link is a second name of the default route's link: both have an address and the gateway in common.
+/// Whether a link describes the same NIC as the link of the default route. The two links then have an address and the
+/// gateway in common.
 fn is_other_name(config: &NetworkConfig, at: LinkIndex, best: &DefaultRoute) -> bool {
     let link = config.link(at);
     let mut of_best = (0..config.links().len()).map(LinkIndex::new).filter(|other| key(config, *other) == best.key);
@@ -175,7 +176,7 @@ fn is_other_name(config: &NetworkConfig, at: LinkIndex, best: &DefaultRoute) -> 
 }
 
 /// Sets the method of both families, and whether each family is required. A family with a static address is required. A
-/// dynamic family is required only if there is no other family: its failure must not stop the other family.
+/// dynamic family is required only if it is the only family, because its failure must not stop another family.
 fn set_families(profile: &mut Profile, link: &Link) {
     let (dynamic4, dynamic6) = (link.ipv4.dhcp, link.ipv6.dynamic.is_some());
     let (static4, static6) = (!link.ipv4.addresses.is_empty(), !link.ipv6.addresses.is_empty());
@@ -226,7 +227,7 @@ fn defaults(config: &NetworkConfig) -> Vec<DefaultRoute> {
     defaults
 }
 
-/// Returns every name server once: first those of the machine, then those of the links.
+/// Returns every name server once: first the servers of the machine, then the servers of the links.
 fn name_servers(config: &NetworkConfig) -> Vec<IpAddr> {
     let of_links = config.links().iter().flat_map(|link| &link.dns.nameservers);
     let mut servers: Vec<IpAddr> = Vec::new();

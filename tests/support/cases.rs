@@ -86,8 +86,8 @@ pub(crate) const PATTERN: &str = "version: 2\nethernets: {any: {match: {name: 'e
 ///
 /// `write` adds the files of a network program to the directory of a machine, and `run` runs the program on all
 /// machines. `is_meant` gets the names of the NICs that have the address, and the names of the NICs that the pattern
-/// matches. The program has finished when it has logged nothing for some milliseconds. Each attempt takes the next
-/// number of `quiet`.
+/// matches. A program counts as finished when it has logged nothing for a number of milliseconds. Each attempt uses the
+/// next number of `quiet`.
 pub(crate) fn check_pattern(
     quiet: &[u32],
     write: impl Fn(&Path),

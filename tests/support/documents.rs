@@ -1,8 +1,8 @@
 //! Generates OpenStack documents together with their meaning.
 //!
 //! A seed determines a machine. From the machine the generator derives two independent things: the profiles that a
-//! network program should have in the end, and a document in one of the many valid spellings. The documents are never
-//! ambiguous and never invalid, so each has exactly one meaning.
+//! network program must have, and a document in one of the many valid spellings. The documents are never ambiguous and
+//! never invalid, so each document has exactly one meaning.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -27,7 +27,7 @@ pub(crate) struct DefaultRoute {
     pub(crate) via: Option<IpAddr>,
 }
 
-/// The generator SplitMix64: small, and with the same numbers on every machine.
+/// The random number generator SplitMix64. Its code is short, and its numbers are the same on every machine.
 pub(crate) struct Random(pub(crate) u64);
 
 struct MachineNetwork {
@@ -37,7 +37,7 @@ struct MachineNetwork {
     networks: Vec<Network>,
     /// Name servers at the top level of the document.
     servers: Vec<IpAddr>,
-    /// Second links for NICs that the document already has: the id of the second link, and the id of the first one.
+    /// NICs with two links in the document, each as the id of the second link and the id of the first link.
     aliases: Vec<(String, String)>,
 }
 
@@ -123,7 +123,7 @@ fn machine(random: &mut Random) -> MachineNetwork {
         // The kernel assigns eth0 itself, so this name can neither identify a NIC nor be assigned to a NIC.
         let name = names.pop().filter(|name| known_by >= 6 && (*name != "eth0" || known_by < 9));
         let (id, name, mac) = match (known_by, name) {
-            // Either the name identifies the NIC, or the id, which then serves as the name.
+            // The document has no MAC address of the NIC. The name or the id identifies the NIC.
             (9, Some(name)) => (format!("interface{index}"), Some(name.to_owned()), None),
             (8, Some(name)) if name != "eth0" => (name.to_owned(), None, None),
             // The document has a name and a MAC address. The MAC address identifies the NIC.
@@ -161,8 +161,8 @@ fn machine(random: &mut Random) -> MachineNetwork {
     MachineNetwork { links, networks, servers, aliases }
 }
 
-/// Returns the id of a link, as a host writes it. An id may be a legal interface name, but not the name of this
-/// interface.
+/// Returns the id of a link, in one of the forms that hosts use. An id may be a legal interface name, but is never the
+/// name of this NIC.
 fn link_id(random: &mut Random, index: u64) -> String {
     // The MAC address identifies the NIC, so the guest must not use any of these ids.
     match random.between(0, 2) {
@@ -378,7 +378,7 @@ fn networks_of(link: &str, index: usize, random: &mut Random) -> Vec<Network> {
         random.shuffle(&mut network.routes);
         networks.push(network);
     }
-    // A route may be in a network of the other family, because its own family follows from the route itself.
+    // A route may be in a network of the other family, because the route itself determines its family.
     if networks.len() > 1
         && random.chance(1, 6)
         && let Some(route) = networks[0].routes.pop()
@@ -465,7 +465,8 @@ fn route_servers(random: &mut Random) -> Vec<IpAddr> {
 /// Makes the preferred default route of each family unambiguous.
 ///
 /// Of two equal routes the first in the document is preferred. "First" may mean the order of the networks or of the
-/// links. If the two orders differ, every other route gets a worse metric.
+/// links. If the two orders prefer different routes, all default routes except the first in the order of the networks
+/// get a worse metric.
 fn agree_on_the_default_routes(machine: &mut MachineNetwork, random: &mut Random) {
     for ipv4 in [true, false] {
         let all = defaults(machine, ipv4);
@@ -590,7 +591,7 @@ fn set_families(profile: &mut Profile, machine: &MachineNetwork, link: &str) {
     let (dynamic_v4, dynamic_v6) = (is_dynamic(true), is_dynamic(false));
     let (static_v4, static_v6) = (is_static(true), is_static(false));
     // A family with a static address is required: without the address the interface fails. A dynamic family is required
-    // only if there is no other family: its failure must not stop the other family.
+    // only if it is the only family, because its failure must not stop another family.
     let (method_v4, required_v4) = match (dynamic_v4, static_v4) {
         (false, false) => (Method::Disabled, false),
         (false, true) => (Method::Manual, true),
@@ -646,7 +647,7 @@ fn all_defaults(machine: &MachineNetwork) -> Vec<DefaultRoute> {
     of(true).chain(of(false)).collect()
 }
 
-/// Returns every name server once: first those of the networks, then those at the top level.
+/// Returns every name server once: first the servers of the networks, then the servers at the top level.
 fn all_servers(machine: &MachineNetwork) -> Vec<IpAddr> {
     let mut servers: Vec<IpAddr> = Vec::new();
     for network in &machine.networks {

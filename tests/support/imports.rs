@@ -1,6 +1,6 @@
 //! Finds for each source file of a crate the files whose items it uses, and finds circles among the files.
 //!
-//! The tests of both packages use this module. It reads the text of the sources: `use` lines, and paths such as
+//! The tests of both packages use this module. The module reads the text of the sources: `use` lines, and paths such as
 //! `super::pool::Pool` in the code. An item that a module re-exports counts as an item of the file that defines the
 //! item. Methods, macros and the code of unit tests are not considered.
 
@@ -85,7 +85,7 @@ struct Module {
     file: String,
     /// The words and signs of the code, without comments, strings and unit tests.
     tokens: Vec<String>,
-    /// Each name that a `use` line brings into scope, with the path that it stands for.
+    /// Each name that a `use` line brings into scope, with its path.
     names: BTreeMap<String, Vec<String>>,
     /// Paths of modules from which `use` lines import all items.
     globs: Vec<Vec<String>>,
@@ -143,19 +143,19 @@ impl Crate {
         let mut used = BTreeSet::new();
         let of_child = |path: &[String]| path.first().is_some_and(|first| self.modules.contains_key(&child(at, first)));
         for (name, path) in &module.names {
-            // A module that only passes on items of its submodules does not use them.
+            // A module that only passes on items of its submodules does not use these items.
             if module.passed_on.contains(name) && of_child(path) {
                 continue;
             }
-            // The name of a module alone is no use of an item. Paths in the code that begin with this name are
-            // considered below.
+            // An import of a module uses no item of the module. Paths in the code that begin with the name of the
+            // module are considered below.
             used.extend(self.find(at, path, 0).filter(|(_, is_item)| *is_item).map(|(file, _)| file));
         }
         used.extend(module.globs.iter().filter_map(|path| Some(self.find(at, path, 0)?.0)));
         for (path, is_call) in paths(&module.tokens) {
             match self.find(at, &path, 0) {
                 Some((file, true)) => drop(used.insert(file)),
-                // The path calls a function that has the name of a module that its file imports.
+                // The path names a module and also a function. The code calls the function.
                 Some((_, false)) if is_call => {
                     used.extend(self.find(at, &path[..path.len() - 1], 0).map(|(file, _)| file));
                 }

@@ -1,4 +1,5 @@
-//! Helpers that several test modules share: generators of documents and networks, and the comparison of networks.
+//! Helpers that several test modules share, for example generators of documents and networks, and comparisons of
+//! networks.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
 #![allow(dead_code, reason = "`quick` and `slow` use different parts of these modules")]

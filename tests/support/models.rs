@@ -6,7 +6,7 @@ use glowplug::network::{
 };
 use pnet_base::MacAddr;
 
-/// The random number generator SplitMix64: small, and with the same numbers on every machine.
+/// The random number generator SplitMix64. Its code is short, and its numbers are the same on every machine.
 struct Random(u64);
 
 /// Generates the network of a seed. A seed always gives the same network.
@@ -85,7 +85,8 @@ pub(crate) fn fitted(network: &NetworkConfig) -> NetworkConfig {
         matches!(controller, Some(LinkKind::Bridge { .. }))
     };
     for (at, link) in links.iter_mut().enumerate() {
-        // The kernel gives a bridge the smallest MTU of its ports, and rejects a VLAN's MTU above its parent's.
+        // The kernel gives a bridge the smallest MTU of its ports, and rejects an MTU of a VLAN above the MTU of its
+        // parent.
         if of_bridge(at) || matches!(link.kind, LinkKind::Vlan { .. }) {
             link.mtu = None;
         }
@@ -304,7 +305,7 @@ fn route(link: &mut Link, destination: &str, via: &str, random: &mut Random) {
     link.routes.push(route);
 }
 
-/// Returns some elements of a list, chosen at random and in order.
+/// Returns random elements of a list, in the order of the list.
 fn some<T: std::str::FromStr>(of: &[&str], random: &mut Random) -> Vec<Located<T>> {
     of.iter().filter(|_| random.chance(1, 3)).filter_map(|text| Some(text.parse::<T>().ok()?.into())).collect()
 }

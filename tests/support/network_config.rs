@@ -1,7 +1,7 @@
 //! Generates documents of cloud-init's own format: versions 1 and 2, with all features mixed.
 //!
 //! A seed determines a machine, and the machine determines a document of one version. The programs that read the
-//! document must agree about its meaning. The documents are similar to those that people write.
+//! document must agree about its meaning. The documents are similar to documents that people write.
 
 use std::net::IpAddr;
 
@@ -311,7 +311,7 @@ fn bridge_options(ports: &[String], random: &mut Random) -> Vec<(&'static str, V
 fn version_1(devices: &[Device], random: &mut Random) -> Value {
     let mut config: Vec<Value> = devices.iter().map(|device| device_1(device, random)).collect();
     for device in devices {
-        // Add a route of the machine, whose gateway is in a subnet of this device.
+        // Add a route of the machine with a gateway in a subnet of this device.
         if let Some((IpAddr::V4(address), 16..=24)) = device.addresses.first().filter(|_| random.chance(1, 6)) {
             let [a, b, c, _] = address.octets();
             let mut route =

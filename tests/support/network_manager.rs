@@ -318,7 +318,7 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// Identifies a NIC by its name, or by the MAC address that `ifname=` gives for the name.
+    /// Identifies a NIC by the MAC address that `ifname=` gives for its name, and else by its name.
     fn nic(&self, name: &str) -> DeviceKey {
         DeviceKey::Nic(self.nics.get(name).cloned().unwrap_or_else(|| name.to_owned()))
     }
@@ -380,7 +380,7 @@ method=disabled
     }
 
     #[test]
-    fn an_argument_that_sets_a_name_like_those_of_the_kernel_is_an_error() {
+    fn an_argument_that_sets_a_name_of_the_form_that_the_kernel_uses_is_an_error() {
         let error = understand(STATIC, &["ifname=eth1:52:54:00:12:34:56"]).unwrap_err();
         let argument = r#""ifname=eth1:52:54:00:12:34:56""#;
         assert_eq!(error, format!("{argument} gives a name that the kernel may have given to another NIC"));

@@ -15,7 +15,7 @@ pub(crate) struct Profiles(pub(crate) BTreeMap<DeviceKey, Profile>);
 /// Identifies the interface of a profile.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(crate) enum DeviceKey {
-    /// The first NIC that the program finds. Some arguments apply to this NIC, although glowplug never intends this.
+    /// Any NIC: the arguments name no NIC. glowplug writes such arguments for vSphere and for patterns.
     Any,
     /// The MAC address of a NIC, in lower case and with colons, or its name if the MAC address is unknown.
     Nic(String),

@@ -35,13 +35,13 @@ struct Device {
     options: BTreeMap<String, String>,
 }
 
-/// Abilities of the kernel on which networkd runs.
+/// Abilities of the kernel on which a network program runs.
 pub(crate) struct KernelAbilities {
     /// Whether the kernel supports bonds and VLANs, and NICs have a permanent address.
     is_whole: bool,
 }
 
-/// Protocols by which a link may request addresses. Each has the message of networkd when the protocol starts.
+/// Protocols by which a link may request addresses. Each protocol has the message that networkd logs at its start.
 const ASKS: [(&str, &str); 3] = [
     ("dhcp4", "DHCPv4 client: STARTED"),
     ("ra", "NDISC: Started"),
@@ -90,8 +90,8 @@ const WITHOUT_THE_KIND: [&str; 4] = [
 // === impl KernelAbilities ===
 
 impl KernelAbilities {
-    /// Returns the abilities of the host. Its kernel may lack bonds and VLANs. Its NICs are veth pairs, which have no
-    /// permanent address.
+    /// Returns the abilities of the host. The host's kernel may lack bonds and VLANs. The NICs are veth pairs, which
+    /// have no permanent address.
     pub(crate) fn here() -> Self {
         Self { is_whole: false }
     }
@@ -285,8 +285,8 @@ impl State {
     }
 }
 
-/// Whether a device can exist on a kernel without bonds and VLANs and with NICs without a permanent address. A device
-/// below a VLAN fails together with the VLAN.
+/// Whether a device can exist on a kernel without bonds and VLANs, where no NIC has a permanent address. A device below
+/// a VLAN fails together with the VLAN.
 fn is_possible_here(network: &NetworkConfig, index: LinkIndex) -> bool {
     let link = network.link(index);
     if network.carries_vlans(index) {
@@ -520,7 +520,7 @@ impl Device {
         self.dns = dns;
     }
 
-    /// Changes the expected state where files of netplan differ from those of glowplug. With netplan, NICs have
+    /// Changes the expected state where files of netplan differ from files of glowplug. With netplan, NICs have
     /// link-local addresses and accept router advertisements, even with static addresses. DHCPv6 waits for a router.
     /// Every route is set, with the metric of the document.
     fn as_netplan(&mut self, network: &NetworkConfig, index: LinkIndex) {
@@ -567,7 +567,7 @@ fn mac(network: &NetworkConfig, index: LinkIndex) -> Option<String> {
     if let Some(controller) = network.controller_of(index)
         && let LinkKind::Bond { options, .. } = &network.link(controller).kind
     {
-        // A bond sets its MAC address on its members, unless `fail_over_mac` or a balancing mode prevents it.
+        // A bond sets its MAC address on its members, unless `fail_over_mac` or a balancing mode prevents this.
         let keeps = options.get("fail_over_mac").is_some_and(|policy| policy != "none");
         let balances = matches!(options.mode(), BondMode::BalanceTlb | BondMode::BalanceAlb);
         return if keeps || balances { None } else { mac(network, controller) };
@@ -580,7 +580,7 @@ fn mac(network: &NetworkConfig, index: LinkIndex) -> Option<String> {
             own(link.cloned_mac_address).or_else(|| {
                 let first = *kind.made_of().first()?;
                 match &network.link(first).kind {
-                    // The first member has its own MAC address here, not the address that it takes as a member.
+                    // This is the own MAC address of the first member, not the address that a bond sets on the member.
                     LinkKind::Nic(_) => own(network.link(first).mac_address()),
                     _ => mac(network, first),
                 }

@@ -161,7 +161,7 @@ async fn open_a_pool(cluster: &Cluster, fleet: &Fleet) -> Duration {
     began.elapsed()
 }
 
-/// Pools whose machines wait for the start of the controller. They are on a server of their own.
+/// Pools on a server of their own, whose machines a controller has served since its start.
 struct Served {
     server: RealServer,
     cluster: Cluster,
@@ -215,8 +215,8 @@ impl Served {
     }
 }
 
-/// Returns the members of a pool that give it addresses for so many machines: one range, or subnets that are all
-/// needed, with a few spare addresses.
+/// Returns the members of a pool that has addresses for this number of machines: one range, or several subnets. The
+/// machines need all of these subnets, and a few addresses are spare.
 fn addresses_in(subnets: usize, machines: usize) -> Value {
     if subnets == 1 {
         return json!({"addresses": ["10.0.0.0/16"]});
@@ -293,7 +293,7 @@ async fn scale(assets: &Path, machines: usize) {
     program.kill().unwrap();
     program.wait().unwrap();
 
-    // The cluster is now as after a restore of objects from an older backup.
+    // Removes the records of all machines, as a restore of objects from an older backup does.
     for fleet in &fleets {
         fleet.remove_annotations().await;
     }
@@ -373,7 +373,7 @@ async fn until_idle(server: &RealServer) {
     }
 }
 
-/// Returns a line of `/proc/PID/status` of a process, in bytes.
+/// Returns the value of a line of `/proc/PID/status` of a process, in bytes.
 fn memory(program: &Child, line: &str) -> u64 {
     let status = fs::read_to_string(format!("/proc/{}/status", program.id())).unwrap();
     let value = status.lines().find_map(|text| text.strip_prefix(line)).unwrap();
@@ -711,7 +711,8 @@ async fn exhaust(cluster: &Cluster) -> (Duration, Duration) {
     (exhausted, began.elapsed())
 }
 
-/// Starts the program and waits until it is ready. Returns the time, and the largest memory that the program has used.
+/// Starts the program, and ends it when it is ready. Returns the time until then, and the largest memory that the
+/// program has used.
 async fn start(server: &RealServer) -> (Duration, u64) {
     let began = Instant::now();
     let (mut program, [_, health]) = run(server, &[]);

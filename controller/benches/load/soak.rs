@@ -33,7 +33,8 @@ const PER_OBJECT: u64 = 256;
 /// Growth, in bytes, that the memory allocator can cause without a leak.
 const NOISE: u64 = 2_000_000;
 
-/// Runs one replica for some minutes. Prints one line each minute. Panics if the memory grows beyond the limit.
+/// Runs one replica for this number of minutes. Prints one line each minute. Panics if the memory grows beyond the
+/// limit.
 pub(super) async fn soak(assets: &Path, minutes: u64) {
     let server = RealServer::start(assets).await;
     let cluster = Cluster::new(server.config()).await;

@@ -1,5 +1,5 @@
-//! Shows what a pool does to the existing machines that it selects. Writes records, so that these machines keep the
-//! addresses that their guests report.
+//! Shows what a pool does to the existing machines that it selects. With `--apply`, writes records, so that these
+//! machines keep the addresses that their guests report.
 //!
 //! | the pool is | `--apply` writes |
 //! |---|---|
@@ -68,9 +68,9 @@ pub struct Answer {
     pub pool: String,
     /// Network of the pool.
     pub network: String,
-    /// A line for each selector of the pool that selects no VirtualMachine of the cluster.
+    /// A line if the selectors of the pool select no Namespace or no VirtualMachine.
     pub warnings: Vec<String>,
-    /// The VirtualMachines that the pool selects.
+    /// The VirtualMachines that the pool selects. If the user names machines, only these machines.
     pub machines: Vec<Row>,
     /// Addresses of the pool that no other machine gets, because an object or a guest has them without a lease.
     pub reserved: Vec<Reserved>,
@@ -91,16 +91,16 @@ pub struct Answer {
 /// Where `adopt` finds the pool.
 #[derive(Clone, Debug)]
 pub enum Place {
-    /// In a file with one pool that the cluster does not have. `-` is standard input.
+    /// The pool is in this file, and not in the cluster. The file has no other pool. `-`: standard input.
     File(PathBuf),
-    /// In the cluster: `namespace/name` of a StaticIPPool, or the name of a GlobalStaticIPPool.
+    /// The pool is in the cluster: `namespace/name` of a StaticIPPool, or the name of a GlobalStaticIPPool.
     Cluster(String),
 }
 
 /// Command lines that the answer shows.
 #[derive(Clone, Debug)]
 pub struct Commands {
-    /// Beginning of a kubectl command for the cluster of the user, before its arguments. Example:
+    /// Beginning of a kubectl command line for the cluster of the user. The arguments of the command follow. Example:
     /// `kubectl --context infra`.
     pub kubectl: String,
     /// The command line of the user without `--apply`.
@@ -116,8 +116,8 @@ struct Target {
 /// A machine, its selection, and the addresses that a record can keep for the machine.
 type Kept<'a> = (&'a VirtualMachine, Selected, Vec<IpAddr>);
 
-/// Decides what a pool does to existing machines. `only` names the VirtualMachines to decide about. If it is empty, the
-/// decision is about all VirtualMachines. The changes are written if `reviewed` is their digest.
+/// Decides what a pool does to existing machines. `only` names the VirtualMachines to decide about. Empty: all
+/// VirtualMachines that the pool selects. If `reviewed` is the digest of the changes, writes the changes.
 ///
 /// # Errors
 ///
@@ -267,8 +267,8 @@ fn answer(mut lists: Lists, target: &Target, only: &[Key], now: Timestamp) -> an
     })
 }
 
-/// Returns the annotation that records the addresses of a machine. The inner `Err` has the reason why it cannot be
-/// written: the machine already has this annotation with another value.
+/// Returns the annotation that records the addresses of a machine. The inner `Err` is the reason why the annotation
+/// cannot be written: the machine already has it with another value.
 fn record(lists: &Lists, pool: &Pool, (vm, selected, addresses): &Kept<'_>) -> anyhow::Result<Result<Write, String>> {
     let with_prefix =
         |address: &IpAddr| IpNetwork::new(*address, pool.prefix_of(*address).unwrap_or(Family::of(*address).bits()));
@@ -785,7 +785,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_with_the_annotation_left_alone_of_an_earlier_pool_needs_a_decision() {
+    fn a_machine_that_an_earlier_pool_left_alone_needs_a_decision() {
         let mut lists = Lists::default();
         let noted = json!({"metadata": {"annotations": {"ipam.glowplug.dev/left-alone": "vm-shop-w"}}});
         add_vm(&mut lists, "shop/w", Some(&["10.0.0.8"]), noted);

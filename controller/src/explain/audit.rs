@@ -51,9 +51,9 @@ pub struct Answer {
 pub struct Finding {
     /// Kind of the difference.
     pub finding: Word,
-    /// The address. `null`: the object has no address that can be read.
+    /// The address. `null`: the finding names no address.
     pub address: Option<String>,
-    /// Namespace and name of the holder, or the name of the lease.
+    /// Name of the lease, or kind and name of the claim, or namespace and name of the machine.
     pub object: String,
     /// The difference on one line.
     pub message: String,
@@ -71,11 +71,11 @@ pub enum Word {
     LeaseWithoutRecord,
     /// `recordWithoutLease`: an object records the address, and the machine or claim would get the lease, but has none.
     RecordWithoutLease,
-    /// `recordMismatch`: an object records an address that cannot become its lease: no pool offers the address, or the
-    /// machine or claim holds another address.
+    /// `recordMismatch`: an object records an address that cannot become a lease of its machine or claim: no pool
+    /// offers the address, or the machine or claim holds another address.
     RecordMismatch,
-    /// `leftAlone`: the guest of a machine has a network of its own, no object records its address, and no guest
-    /// reports it.
+    /// `leftAlone`: no pool gives the machine an address, and a person has to decide. For example, the addresses of a
+    /// machine that keeps a network of its own are unknown.
     LeftAlone,
     /// `schemaViolated`: a lease was stored under an earlier schema, and violates the current schema.
     SchemaViolated,
@@ -157,7 +157,7 @@ fn answer(mut lists: Lists, now: Timestamp) -> anyhow::Result<Answer> {
     })
 }
 
-/// The addresses with two users, by the same rule as the condition `DuplicateRecords`.
+/// Returns the addresses with two users. The condition `DuplicateRecords` has the same rule.
 fn of_conflicts(leader: &Allocator) -> impl Iterator<Item = Finding> {
     leader.conflicted().into_iter().flat_map(|Conflicted { network, address, holder, others }| {
         let with = match &holder {
@@ -172,7 +172,7 @@ fn of_conflicts(leader: &Allocator) -> impl Iterator<Item = Finding> {
     })
 }
 
-/// The differences between the leases and the records of machines and claims.
+/// Returns the differences between the leases and the records of machines and claims.
 fn of_records(
     lists: &Lists,
     registry: &mut Registry<MemoryLedger>,
@@ -208,8 +208,8 @@ fn of_records(
     Ok(findings)
 }
 
-/// The Secrets with addresses that their machines do not hold. Only Secrets to which a VirtualMachine refers count: a
-/// user can create any other Secret with any content, and it has no effect.
+/// The Secrets with addresses that their machines do not hold. Only Secrets to which a VirtualMachine refers count. Any
+/// other Secret has no effect, and a user can create it with any content.
 fn of_secrets(
     recorded: &Recorded,
     registry: &mut Registry<MemoryLedger>,
@@ -267,7 +267,8 @@ fn is_reserved(facts: &Facts<'_>, claimant: &Claimant, address: IpAddr) -> bool 
     })
 }
 
-/// The machines that are left alone and whose addresses are unknown: no record, report or pool has them.
+/// Returns a finding for each machine that gets no address of its pools and about which a person has to decide: the
+/// machine is left alone, or its addresses are only reserved.
 fn left_alone(lists: &Lists, facts: &Facts<'_>) -> Vec<Finding> {
     let selection = lists.selection(&lists.pools);
     let mut findings = Vec::new();
@@ -280,7 +281,7 @@ fn left_alone(lists: &Lists, facts: &Facts<'_>) -> Vec<Finding> {
             let has_no_lease = |row: &machines::Row| {
                 matches!(row.result, machines::Word::LeftAlone | machines::Word::Reserved) && row.needs_decision
             };
-            // The overflow pool may have the address of the machine.
+            // A machine is a finding only if no pool has its address, because its overflow pool may have the address.
             if rows.iter().all(has_no_lease)
                 && let Some(row) = rows.into_iter().next()
             {
@@ -292,7 +293,7 @@ fn left_alone(lists: &Lists, facts: &Facts<'_>) -> Vec<Finding> {
     findings
 }
 
-/// The leases of MAC addresses whose holder does not exist.
+/// Returns a finding for each lease of a MAC address whose holder does not exist.
 fn of_mac_leases(lists: &Lists, inventory: &Inventory) -> Vec<Finding> {
     let leases = lists.held().filter(|lease| lease.network == MAC_NETWORK && lists.has_machines);
     let findings = leases.filter_map(|lease| {
@@ -471,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_counts_only_if_the_virtual_machine_refers_to_it() {
+    fn a_secret_is_compared_only_if_the_virtual_machine_refers_to_it() {
         let name = new_name("w").unwrap();
         let volume = json!({"name": "c", "cloudInitConfigDrive": {"networkDataSecretRef": {"name": name}}});
         let lists = |volumes: Value| {

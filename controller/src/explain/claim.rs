@@ -50,7 +50,7 @@ pub struct ClaimAnswer {
 pub enum ClaimState {
     /// `allocated`: the claim holds its addresses.
     Allocated,
-    /// `waiting`: the claim has no address.
+    /// `waiting`: the claim holds no address.
     Waiting,
     /// `notSelected`: the claim names the pool of another program, or no pool serves its network in its namespace.
     NotSelected,
@@ -152,7 +152,8 @@ const SERVES: &str = "compare spec.network of the claim with name in the configu
                       if another program serves this network, look there";
 const LEADS: &str = "look whether a replica leads: kubectl glowplug status";
 
-/// Returns why a claim waits. `None`: the claim has its addresses, is being deleted, or belongs to another program.
+/// Returns why a claim waits. `None`: the claim has its addresses, is being deleted, belongs to another program, or is
+/// an IPAMClaim whose condition names no failure.
 pub(super) fn waits(kind: HolderKind, object: &Object) -> Option<Waits> {
     if is_deleted(&object.metadata) {
         return None;
@@ -257,14 +258,14 @@ mod tests {
         explain(HolderKind::IpAddressClaim, &object(&all), &[], None)
     }
 
-    /// The state, the pool, the time, the reason, and what a person can do.
+    /// The parts of an answer that the tests compare: state, pool, time, reason, and what a person can do.
     fn said(answer: &ClaimAnswer) -> (ClaimState, Option<&str>, Option<&str>, &str, Option<&str>) {
         let ClaimAnswer { state, pool, since, reason, what_to_do, .. } = answer;
         (*state, pool.as_deref(), since.as_deref(), reason, what_to_do.as_deref())
     }
 
     #[test]
-    fn the_answer_about_a_waiting_claim_has_the_reason_of_its_condition_or_of_its_absence() {
+    fn the_reason_of_a_waiting_claim_is_its_condition_or_why_it_has_no_condition() {
         let (pool, since, created) = (Some("n/p"), Some("2026-08-14T10:00:00Z"), Some("2026-08-14T09:00:00Z"));
         let waits = |pool, since, reason, what_to_do| (ClaimState::Waiting, pool, since, reason, Some(what_to_do));
         let none = json!({});

@@ -14,7 +14,8 @@ use crate::explain::read::{Listed, Reader};
 pub struct Leader {
     /// Namespace of the Lease and of the controller.
     pub namespace: String,
-    /// The pod that holds the Lease, with a number of its process. Empty: the last leader has released the Lease.
+    /// Identity of the replica that holds the Lease: the name of its pod, `_`, and its process ID. Empty: the last
+    /// leader has released the Lease.
     pub holder: String,
     /// Time since which this holder leads, by the clock of the holder, as RFC 3339. `null`: unknown.
     pub since: Option<String>,

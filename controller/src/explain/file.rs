@@ -145,8 +145,8 @@ fn documents(text: &str) -> Vec<Result<Value, Diagnostic>> {
                 values += all.iter().map(number_of_values).sum::<usize>();
                 documents.extend(all.into_iter().map(Ok));
             }
-            // Parses the document again after the same number of empty lines as precede it in the file, so that the
-            // error has the line in the file.
+            // Parses the document again, with an empty line for each line that precedes it in the file, so that the
+            // error names the line in the file.
             Err(error) => {
                 mistakes += 1;
                 documents.push(Err(parse(&("\n".repeat(line) + part)).err().unwrap_or(error)));

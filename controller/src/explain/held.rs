@@ -14,7 +14,7 @@ pub struct HeldAddress {
     pub network: String,
     /// Interface of the machine that has the address. For a claim, the interface that the pool names.
     pub interface: String,
-    /// Pool from which the address was allocated.
+    /// Pool to which the lease of the address belongs.
     pub pool: String,
     /// Time of the allocation, as RFC 3339.
     pub since: String,

@@ -27,7 +27,7 @@ use crate::ledger::leases;
 use crate::machines::{inventory, take_followers};
 use crate::pools::status::Index;
 
-/// The addresses that the objects of a cluster record, and that its guests report.
+/// The addresses that the objects of a cluster record, that guests report, and that Services and Clusters have.
 #[derive(Debug, Default)]
 pub(super) struct Recorded {
     /// The records of machines and claims, except those in `last`.
@@ -120,7 +120,8 @@ impl Lists {
             let key = vm.key();
             let name = vm.secret().map(|name| Key { name: name.to_owned(), ..key.clone() });
             let Some(NetworkSecret::Ours(own)) = name.and_then(|name| self.secrets.get(&name)) else { continue };
-            // A user can copy these annotations from the Secret of another machine.
+            // A user can copy these annotations from the Secret of another machine, so the Secret must name this
+            // machine.
             if Key::of_machine(&own.machine) == key {
                 let records = own.interfaces.iter();
                 let records = records.map(|it| it.record(own, &key.namespace, it.addresses.clone()));
@@ -146,9 +147,9 @@ impl Lists {
         }
     }
 
-    /// The claims without an address that get one now, or as soon as their pool has a free address: the pool and the
-    /// family of each. The family is `None` for a claim that gets an address of each family of the pool. `registry` is
-    /// the state of a leader.
+    /// Returns the pool and the family of each claim without an address that gets an address now, or as soon as its
+    /// pool has a free address. The family is `None` for a claim that gets an address of each family of the pool.
+    /// `registry` is the state of a leader.
     pub(super) fn waiting_claims(
         &mut self,
         pools: &Pools,
@@ -230,7 +231,7 @@ fn record_of_holder(allocator: &Allocator, address: &IpAddress) -> Option<Record
 // === impl Recorded ===
 
 impl Recorded {
-    /// Iterates over all records of machines and claims.
+    /// Iterates over the records of machines and claims, except the records in Secrets.
     pub(super) fn records(&self) -> impl Iterator<Item = &Record> {
         self.inventory.records.iter().chain(&self.last.records)
     }

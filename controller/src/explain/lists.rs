@@ -68,7 +68,7 @@ pub(super) struct Lists {
     pub(super) has_machines: bool,
     /// Whether every IPAddressClaim and IPAddress was read.
     pub(super) has_claims: bool,
-    /// Whether every IPAMClaim was read.
+    /// Whether every IPAMClaim was read, and every network attachment definition if there is an IPAMClaim.
     pub(super) has_ipam_claims: bool,
     /// Whether every Secret with network data to which a VirtualMachine refers was read.
     pub(super) has_secrets: bool,
@@ -111,7 +111,7 @@ impl Lists {
         let guests = reader.each(&instances(), None, all(), |it| lists.add_instance(it)).await?;
         lists.has_machines = [machines, vms, guests] == [Listed::Whole; 3];
         if reader.has_no_answer() {
-            // `check` fails below. The other kinds are read before it, so that its message names every missing right.
+            // `check` fails below. The other kinds are read first, so that its message names every missing right.
             lists.read_neighbours(reader).await?;
             lists.read_claims(reader).await?;
         }
@@ -209,7 +209,7 @@ impl Lists {
         let instance = Instance::read(object.clone());
         self.reports.note(&key, &instance.guest);
         // The addresses that the guest reports are already in `reports`, which applies the bounds of the controller.
-        // Without the status, they do not count as records here.
+        // The status is removed, so that these addresses do not also count as records.
         if let Value::Object(members) = &mut object.data {
             members.remove("status");
         }
@@ -253,7 +253,7 @@ impl Lists {
         self.ipam.apply(ipam::index::Kind::Attachment, object);
     }
 
-    /// Adds a Secret of the controller.
+    /// Adds a Secret to which a VirtualMachine refers.
     pub(super) fn add_secret(&mut self, object: Object) {
         self.secrets.insert(Key::of(&object.metadata), NetworkSecret::read(object.parse().ok()));
     }
@@ -264,7 +264,8 @@ impl Lists {
         self.claimed.values().map(|claim| claim.holder.clone()).chain(of_ipam).collect()
     }
 
-    /// Returns the holder for the claim with this name, if the claim can get addresses of the network.
+    /// Returns the holder for the claim with this name, if the claim can get addresses of the network. An IPAMClaim
+    /// counts for every network.
     pub(super) fn claim_of(&self, key: &Key, network: &str) -> Option<Machine> {
         let is_there = |pool: &PoolId| {
             let pool = self.pools.get(pool).and_then(|pool| pool.checked.pool.as_ref().ok());
@@ -330,7 +331,7 @@ impl Lists {
 }
 
 /// Returns why the pools give a machine no address. If the labels of Namespaces are unknown, the message names the
-/// missing right of the user: here the user reads the Namespaces, not the controller.
+/// missing right of the user, because the user, and not the controller, reads the Namespaces here.
 pub(super) fn problem_text(problem: &Problem) -> String {
     match problem {
         Problem::UnknownNamespaces { pool } => format!(

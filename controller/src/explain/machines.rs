@@ -58,21 +58,20 @@ pub enum Word {
     LeftAlone,
     /// `new`: no guest runs, and the machine gets addresses in the same way as a machine that is created later.
     New,
-    /// `waiting`: the machine waits for a guest that migrates from another cluster, or has no network data yet.
+    /// `waiting`: the machine has no network data yet, or waits for a guest that migrates from another cluster.
     Waiting,
     /// `ownNetworkData`: a user wrote the network data of the machine, so the machine gets no address.
     OwnNetworkData,
     /// `conflict`: a person has to decide.
     Conflict,
-    /// `unknown`: the user lacks a right: without it, either the selection of the machine or the content of its Secret
-    /// is unknown.
+    /// `unknown`: the user lacks a right, so the selection of the machine or the content of its Secret is unknown.
     Unknown,
 }
 
 /// The facts that decide what a pool does to a machine.
 pub(super) struct Facts<'a> {
     lists: &'a Lists,
-    /// The addresses that the objects of machines record.
+    /// The addresses that the objects of machines and claims record.
     records: BTreeMap<&'a Claimant, Vec<IpAddr>>,
     /// Records that a leader would refuse.
     mismatches: BTreeMap<&'a Claimant, &'a Mismatch>,
@@ -392,8 +391,8 @@ fn elsewhere(pool: &Pool, guest: Option<&Instance>) -> Vec<IpAddr> {
     on_network(pool, guest).filter(|address| is_known && !is_of_link(address)).collect()
 }
 
-/// The families of a pool for which no address is known: neither `known` nor the report of the guest on the network has
-/// one.
+/// The families of a pool for which no address is known, neither in `known` nor in the report of the guest on the
+/// network.
 fn unknown_families(pool: &Pool, guest: Option<&Instance>, known: &[IpAddr]) -> impl Iterator<Item = Family> {
     let reported = on_network(pool, guest).filter(|address| !is_of_link(address));
     let has: BTreeSet<Family> = reported.chain(known.iter().copied()).map(Family::of).collect();

@@ -37,7 +37,7 @@ use crate::webhook::{Change, Verdict, judge, lost, validate_mac_pool, warn_of_fa
 pub struct Answer {
     /// Version of the structure.
     pub version: u32,
-    /// The documents of the files that cannot be read.
+    /// The documents with a mistake.
     pub mistakes: Vec<Mistake>,
     /// The StaticIPPools and GlobalStaticIPPools of the files, in the order of the files.
     pub pools: Vec<Planned>,
@@ -64,7 +64,7 @@ pub struct Planned {
     pub outside: Vec<Outside>,
     /// The gateways, name servers and addresses of the template that a machine, claim or guest uses.
     pub in_use: Vec<InUse>,
-    /// The users of the addresses of the pool that have a conflict: one entry for each user.
+    /// The users of each address of the pool that has a conflict: one entry for each user.
     pub conflicts: Vec<Conflict>,
     /// The counts of each family. Empty if the pool is rejected, or if another program chooses its addresses.
     pub room: Vec<Room>,
@@ -142,8 +142,8 @@ pub struct Room {
     pub total: String,
     /// Addresses that the next machines can get, including released addresses in their reuse delay.
     pub free: String,
-    /// Number of machines of the pool that hold an address, or get one from a record. `null`: the user has no right to
-    /// read the machines.
+    /// Number of machines of the pool that hold an address of this family on the network of the pool, or get one from a
+    /// record. `null`: the user has no right to read the machines.
     pub held: Option<String>,
     /// Addresses that the machines of the pool and the waiting claims need. `null`: the user has no right to read these
     /// objects.
@@ -392,7 +392,7 @@ fn reporters(lists: &Lists) -> Reporters<'_> {
     reporters
 }
 
-/// Returns the users of the addresses of a pool that have a conflict. `all` has the conflicts of every network.
+/// Returns the users of each address of a pool that has a conflict. `all` has the conflicts of every network.
 fn conflicts(all: &[Conflicted], pool: &Pool) -> Vec<Conflict> {
     let of_pool = all.iter().filter(|it| it.network == pool.network() && pool.contains(it.address));
     let users = of_pool.flat_map(|Conflicted { address, holder, others, .. }| {
@@ -494,9 +494,9 @@ fn need_of(node_pool: &Object) -> Need {
 // === impl Answer ===
 
 impl Answer {
-    /// Whether the plan has no problem. The plan has a problem if a document cannot be read, the webhook would reject a
-    /// pool or a machine of it, a held address would be outside of its pool, a reserved address is allocated, an
-    /// address has two users, or a pool lacks addresses.
+    /// Whether the plan has no problem. Problems are a document with a mistake, a pool or a machine that the webhook
+    /// would reject, a held address outside of its pool, and an allocated address that is reserved. Other problems are
+    /// an address with two users, and a pool that lacks addresses or whose needed addresses are unknown.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         let is_clean = self.pools.iter().all(|pool| {
@@ -607,8 +607,8 @@ mod tests {
             answer(small, vec![pool(repeated(), json!({})), next], &BTreeSet::new(), Timestamp::UNIX_EPOCH).unwrap();
         let [rejected, accepted] = &both.pools[..] else { panic!("{both:?}") };
         assert_eq!((&rejected.errors, &rejected.room, &accepted.errors), (&vec![line.clone()], &vec![], &vec![]));
-        // If the stored pool already has the mistake, it is only a warning, because the API server accepts such an
-        // update.
+        // If the stored pool already has the mistake, the mistake is only a warning, because the API server accepts
+        // such an update.
         let mut stored = whole();
         stored.add_pool(pool(repeated(), json!({})));
         let changed = pool(repeated(), json!({"sticky": true}));
@@ -873,7 +873,7 @@ mod tests {
                     network infra/vlan10, expected one pool, or different values of priority";
         assert_eq!(refusals(whole(), vec![first(), pool("n/b", &with(json!({})))]), [same]);
         assert_eq!(refusals(whole(), vec![first(), pool("n/b", &with(json!({"priority": 1})))]), [""; 0]);
-        // One overflow pool is for another interface, and one has other families.
+        // The first overflow pool is for another interface. The second overflow pool has other families.
         let other = with(json!({"priority": 1, "interface": "eno102"}));
         let interface = "new machines in namespace n with role=worker | n/a, n/b | pool n/b cannot be the overflow of pool n/a: \
                          interface eno102, expected eno101";
@@ -978,7 +978,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rejected_pool_has_no_held_addresses_outside() {
+    fn the_plan_lists_no_held_addresses_outside_a_rejected_pool() {
         let mut lists = Lists::default();
         let spec = |more: Value| {
             let mut spec = json!({
@@ -1021,7 +1021,7 @@ mod tests {
         let on_delete =
             json!({"replicas": 2, "management": {"upgradeType": "Replace", "replace": {"strategy": "OnDelete"}}});
         assert_eq!(need(on_delete), of(2, "replicas 2 + maxSurge 0"));
-        // Unexpected content of a NodePool is not an error: such a member counts as absent.
+        // Unexpected content of a NodePool is not an error: a member with such content counts as absent.
         for spec in [
             json!(7),
             json!({"replicas": "x", "management": [1]}),

@@ -251,7 +251,8 @@ impl Reader {
         }
     }
 
-    /// Passes the objects with these names to `take`. Leaves out objects that do not exist.
+    /// Passes the objects with these names to `take`. Leaves out each object that does not exist or that the user has
+    /// no right to read.
     ///
     /// # Errors
     ///

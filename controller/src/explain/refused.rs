@@ -100,7 +100,7 @@ pub(super) fn refused(
 
 /// Returns the selection of these pools, and the names of made-up Namespaces. A pool may be created before the objects
 /// that it selects. Therefore this function makes up each missing NodePool, and a Namespace for each selector that
-/// selects none.
+/// selects no Namespace.
 fn complete(lists: &Lists, pools: &Pools, planned: &BTreeSet<PoolId>) -> (Selection, BTreeSet<String>) {
     let (known, mut made_up) = (lists.selection(pools), BTreeSet::new());
     let mut node_pools = lists.node_pools.clone();

@@ -26,7 +26,8 @@ pub struct Reserved {
 /// The column titles of the table of reserved addresses.
 pub(super) const HEAD: [&str; 4] = ["RESERVED", "NETWORK", "STATE", "OBJECT"];
 
-/// A user that has the address without a lease: the machine of a record, or a guest that reports the address.
+/// A user that has the address without a lease: the machine or claim of a record, a guest that reports the address, a
+/// Service, or a Cluster.
 #[derive(Debug)]
 pub(super) struct User {
     pub(super) claimant: Claimant,
@@ -41,8 +42,8 @@ pub(super) struct User {
 #[derive(Debug)]
 pub(super) struct Users(BTreeMap<(String, IpAddr), Vec<User>>);
 
-/// Returns the addresses that a leader with this state reserves for an object or a guest. A report counts only for an
-/// address without a holder that is in a pool.
+/// Returns the addresses that a leader with this state reserves for an object or a guest. A report counts only if its
+/// address is in a pool and has no holder.
 pub(super) fn reserved(leader: &Allocator, users: &Users) -> Vec<Reserved> {
     let mut pools: BTreeMap<&str, Vec<&Pool>> = BTreeMap::new();
     leader.pools().for_each(|pool| pools.entry(pool.network()).or_default().push(pool));
@@ -96,7 +97,7 @@ impl User {
         self.is_report && self.claimant.machine.kind.may_hold()
     }
 
-    /// The verb for a message: how the user has the address.
+    /// Returns the verb for messages: `reports` for a report, `records` for a record.
     pub(super) fn verb(&self) -> &'static str {
         if self.is_report { "reports" } else { "records" }
     }

@@ -43,7 +43,7 @@ pub struct PoolLine {
     pub network: String,
     /// Whether the pool allocates addresses. `null`: the pool has no condition `Ready` yet.
     pub ready: Option<bool>,
-    /// Why the pool allocates no addresses. `null`: it allocates addresses, or `ready` is `null`.
+    /// Why the pool allocates no addresses. `null`: the pool allocates addresses, or `ready` is `null`.
     pub message: Option<String>,
     /// Number of addresses of each family.
     pub families: Vec<Family>,
@@ -88,11 +88,12 @@ pub struct Family {
     pub allocated: String,
     /// Held addresses that the pool no longer offers.
     pub outside: String,
-    /// Addresses that the pool excludes: gateways, name servers, exclusions, and addresses that it keeps for other names.
+    /// Addresses that the pool excludes: gateways, name servers, exclusions, and addresses that the pool keeps for
+    /// names.
     pub excluded: String,
-    /// Addresses that an object has without a lease.
+    /// Addresses that only an object records, without a lease.
     pub by_record: String,
-    /// Addresses that only a running guest reports.
+    /// Addresses that only a guest reports, or that a Service or the control plane of a Cluster has.
     pub by_report: String,
     /// Addresses with two users. The other numbers include them as allocated or reserved.
     pub conflicts: String,
@@ -106,7 +107,7 @@ pub struct MacPoolLine {
     pub name: String,
     /// Whether the pool allocates addresses. `null`: the pool has no condition `Ready` yet.
     pub ready: Option<bool>,
-    /// Why the pool allocates no addresses. `null`: it allocates addresses, or `ready` is `null`.
+    /// Why the pool allocates no addresses. `null`: the pool allocates addresses, or `ready` is `null`.
     pub message: Option<String>,
     /// Number of addresses that the next machines can get.
     pub free: i64,

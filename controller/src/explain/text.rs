@@ -1,4 +1,4 @@
-//! Text for terminals and for programs: tables, JSON, and the colour of heads.
+//! Text for terminals and for programs: tables with bold heads, and JSON.
 
 use std::fmt;
 

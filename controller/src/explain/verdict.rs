@@ -18,9 +18,10 @@ use crate::pools::selection::{MachinePool, Selected, Selection};
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum State {
-    /// `allocated`: the machine holds an address of each pool that selects it.
+    /// `allocated`: the machine holds an address of each pool that selects it, and has the reference to its network
+    /// data.
     Allocated,
-    /// `waiting`: the machine waits for an address.
+    /// `waiting`: the machine waits for an address or for its network data.
     Waiting,
     /// `leftAlone`: the guest of the machine ran before a pool selected the machine, so the machine keeps its own
     /// network.
@@ -32,10 +33,10 @@ pub enum State {
     /// `outdated`: the machine holds an address of each pool, but its guest started before its network data was
     /// updated.
     Outdated,
-    /// `conflicting`: the pools that select the machine contradict each other or the machine, or another object or guest has an
-    /// address of the machine.
+    /// `conflicting`: the pools that select the machine contradict each other or the machine, or the only pool is being
+    /// deleted. Or another object or guest has an address of the machine.
     Conflicting,
-    /// `unknown`: the user lacks a right that decides whether a pool selects the machine.
+    /// `unknown`: the user lacks a right, so it is unknown whether a pool selects the machine.
     Unknown,
 }
 
@@ -205,7 +206,7 @@ fn not_selected(machine: &VirtualMachine, selection: &Selection, held: &[&LeaseS
     let networks: Vec<&str> = machine.networks.iter().map(|attachment| attachment.network.as_str()).collect();
     let on_network = |pool: &&MachinePool| pool.pool.as_ref().is_ok_and(|pool| networks.contains(&pool.network()));
     let namespace = machine.metadata.namespace.as_deref();
-    // The machineSelector of a pool selects machines only in the namespace of the pool.
+    // The machineSelector of a StaticIPPool selects machines only in the namespace of the pool.
     let may_select = |pool: &&MachinePool| {
         let of = pool.id.namespace.as_deref();
         of.is_none() || of == namespace || pool.spec.node_pool_ref.is_some()

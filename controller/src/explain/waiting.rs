@@ -47,7 +47,7 @@ pub struct Waiter {
     pub reason: String,
 }
 
-/// Reads the claims and machines that wait for these pools or for a MACPool.
+/// Reads the claims and machines that wait for these pools or for a MACPool, or that are refused.
 ///
 /// # Errors
 ///
@@ -86,7 +86,7 @@ pub(super) async fn waiters(reader: &Reader, pools: &[KnownPool], has_mac_pools:
     Ok(waiters)
 }
 
-/// Returns an IPAddressClaim without an address, if its reference names one of our pools, perhaps with a mistake.
+/// Returns an IPAddressClaim without an address, if its reference names a pool of glowplug, even with a mistake.
 fn of_claim(object: &Object) -> Option<Waiter> {
     let Waits { reason, since, .. } = waits(HolderKind::IpAddressClaim, object)?;
     let claim = IpAddressClaim::read(object.clone()).ok()?;
@@ -110,7 +110,7 @@ struct Rejected {
 }
 
 /// Returns a KubevirtMachine whose VirtualMachine could not be created, with the reason that
-/// cluster-api-provider-kubevirt gives. `None`: there is no reason, so the VirtualMachine will be created soon.
+/// cluster-api-provider-kubevirt gives. `None`: the VirtualMachine exists, or the condition has no reason.
 fn of_rejected(machine: Object) -> Option<Rejected> {
     let conditions = machine.data["status"]["conditions"].as_array()?;
     let rejected = conditions.iter().find(|it| it["type"] == "VMProvisioned" && it["status"] == "False")?;

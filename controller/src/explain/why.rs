@@ -62,7 +62,8 @@ pub(super) struct Known {
 /// The objects of the cluster that belong to one machine.
 pub(super) struct Seen<'s> {
     pub(super) machine: &'s VirtualMachine,
-    /// The same machine, with the labels of its template added to its own labels. `None`: not needed.
+    /// The same machine, with the labels of its template added to its own labels. `None`: the caller needs no advice
+    /// about these labels.
     pub(super) relabelled: Option<&'s VirtualMachine>,
     /// Phase of the VirtualMachineInstance. `None`: there is no instance.
     pub(super) phase: Option<String>,
@@ -531,7 +532,7 @@ mod tests {
         })))
     }
 
-    /// The state, the reason, the time, and what a person can do.
+    /// The parts of an answer that the tests compare: state, reason, time, and what a person can do.
     fn said(answer: &Answer) -> (State, &str, Option<&str>, Option<&str>) {
         (answer.state, &answer.reason, answer.since.as_deref(), answer.what_to_do.as_deref())
     }

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn every_missing_member_has_its_path() {
+    fn every_missing_member_is_named_with_its_path() {
         let item = json!({"type": "array", "items": {"type": "object", "properties": {"b": {"type": "string"}}}});
         let map = json!({"type": "object", "additionalProperties": {"type": "object", "properties": {"d": {}}}});
         let known = json!({"a": item, "c": map, "e": {"type": "string"}});

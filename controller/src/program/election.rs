@@ -134,8 +134,9 @@ impl Candidate {
             }
             let now = Instant::now();
             let is_renewed = before.is_some() && self.view.term.is_some() && self.view.term != before;
-            // A process that was paused may once be due, but makes progress before its next renewal. Therefore a leader
-            // gives up only if the watchdog is due at two renewals in a row.
+            // The watchdog may be due once after the process was paused, although the registry makes progress before
+            // the next renewal. Therefore a leader gives up the Lease only if the watchdog is due at two renewals in a
+            // row.
             let is_due = is_renewed && self.watchdog.is_due(now);
             if std::mem::replace(&mut was_due, is_due) && is_due {
                 was_due = false;
@@ -227,7 +228,7 @@ impl Candidate {
     }
 }
 
-/// Reads a Lease. A time that the client cannot parse counts as absent, because no decision depends on it.
+/// Reads a Lease. A time that the client cannot parse counts as absent, so that this time does not stop the election.
 fn read(mut object: Object) -> kube::Result<Lease> {
     if let Some(spec) = object.data["spec"].as_object_mut() {
         spec.retain(|name, value| {
@@ -457,7 +458,7 @@ pub(crate) mod tests {
         view.lead_until(now + DURATION);
         // When the replica itself becomes the leader, nothing has to be read again.
         assert_eq!((view.term, view.ages), (Some(term(1, now + DURATION)), 0));
-        // After a restore from a backup, the Lease is an earlier one.
+        // After a restore from a backup, the Lease is an earlier version of what the leader wrote.
         let again = stored(view.decide(Some(first), now, at(3)), "9");
         assert_eq!(again.spec.unwrap().lease_transitions, Some(5));
         view.lead_until(now + DURATION);
@@ -480,7 +481,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn another_tenure_an_earlier_version_and_an_absent_lease_each_begin_a_new_age() {
+    fn lists_begin_again_after_another_tenure_an_earlier_version_or_an_absent_lease() {
         let (mut view, now) = (view("a"), Instant::now());
         let mut ages = |version, transitions| {
             view.decide(Some(lease(Some("b"), version, transitions)), now, Timestamp::UNIX_EPOCH);

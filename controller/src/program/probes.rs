@@ -30,7 +30,7 @@ pub struct Diagnostics {
     certificate: Option<Arc<Certificate>>,
     /// The progress of the registry of the current term. It is measured when the metrics are read.
     progress: Option<watch::Receiver<Progress>>,
-    /// Decides which clients may read the metrics. `None`: every client may.
+    /// Decides which clients have the right to read the metrics. `None`: every client has this right.
     authority: Option<Arc<Authority>>,
 }
 

@@ -197,9 +197,9 @@ pub async fn work(options: &Options, client: Client, phase: watch::Receiver<Phas
     }
     leader.abort();
     cache.abort();
-    // From here on, no pass runs, so no pass writes a log line.
+    // After these tasks have ended, no pass runs, so no pass writes a log line.
     drop(tokio::join!(leader, cache));
-    // The Lease is released last: while a write of this replica has no answer, no other replica may lead.
+    // The Lease is released last, because no other replica must lead while a write of this replica has no answer.
     if let Some((stop, task)) = election {
         stop.send_replace(true);
         task.await.context("releasing the Lease")?;
@@ -240,8 +240,8 @@ async fn lead(
 }
 
 /// Does the work of a leader: reads the leases, the pools, the claims and the machines at the same time, then serves
-/// them. `ready` becomes `true` when all existing claims and machines are served, and is `false` while the API server
-/// does not respond. `progress` becomes the progress of the registry.
+/// them. `ready` becomes `true` when all existing claims and machines are processed, and is `false` while the API
+/// server does not respond. `progress` becomes the progress of the registry.
 ///
 /// The cache `selection` must be running. The work stops when the future is dropped.
 ///
@@ -314,7 +314,8 @@ pub async fn reconcile(
     Ok(never)
 }
 
-/// Copies to `ready` and to the leader metric whether the registry works, at each change, until the registry stops.
+/// Writes into `ready` and into the leader metric whether the registry works. Writes at each change, until the registry
+/// stops.
 async fn report(
     mut works: watch::Receiver<bool>,
     metrics: &Metrics,

@@ -22,15 +22,15 @@ pub struct Watchdog {
     progress: watch::Receiver<Progress>,
     limit: Duration,
     has_given_up: watch::Sender<bool>,
-    /// Number of surrenders in a row, and the end of the pause after the last one.
+    /// Number of surrenders in a row, and the end of the pause after the last surrender. `None`: no surrender so far.
     surrenders: Option<(u32, Instant)>,
 }
 
 // === impl Watchdog ===
 
 impl Watchdog {
-    /// Creates a watchdog for the registry of the current term. The registry may work for `limit` on one command
-    /// without progress.
+    /// Creates a watchdog for the registry of the current term. `limit` is the time without progress in one command
+    /// after which the watchdog is due.
     #[must_use]
     pub fn new(progress: watch::Receiver<Progress>, limit: Duration) -> Self {
         Self { progress, limit, has_given_up: watch::Sender::new(false), surrenders: None }

@@ -1,8 +1,8 @@
-//! Counts the connections of a server, and decides which connection makes room for a new one.
+//! Counts the connections of a server, and decides which connection makes room for a new connection.
 //!
 //! A new connection never waits until an idle connection has ended. The idle connection loses its place at once, and
-//! ends its request without a place. Otherwise, a client that opens many connections and stalls each of them would
-//! delay all other clients.
+//! then has little time to end the request that it reads. Otherwise, a client that opens many connections and stalls
+//! each of them would delay all other clients.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
-/// Time limit for a connection that has lost its place to end its request.
+/// Time in which a connection must end its request after it has lost its place.
 const GIVE_WAY: Duration = Duration::from_secs(1);
 /// The number of places, divided by this number, is the maximum number of connections without a place that may still
 /// end their request. Further connections end at once.
@@ -37,7 +37,7 @@ struct Open {
 struct Connection {
     /// The client: an IPv4 address, or the /64 network of an IPv6 address.
     client: IpAddr,
-    /// Number of the last completed request. Before the first one, number of the connection itself.
+    /// Number of the last completed request. Before the first request: the number of the connection itself.
     last: u64,
     /// Number of requests that are being served now.
     serving: usize,
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_connection_of_a_client_that_is_longest_without_a_request_loses_its_place() {
+    async fn the_longest_idle_connection_of_a_client_loses_its_place() {
         let connections = Connections::new(2);
         let client = "192.0.2.1".parse().unwrap();
         let [used, unused] = [connections.enter(client).await, connections.enter(client).await];

@@ -1,9 +1,9 @@
 //! The webhooks for MAC addresses. They check MACPools, and reject the instance of a machine until the leader has
 //! written the MAC addresses into its VirtualMachine.
 //!
-//! KubeVirt copies the template of a VirtualMachine, including its labels, into the instance. An interface without an
-//! address would then get a random address, and another one at the next start. Therefore, the first webhook puts a
-//! label into the template. The second webhook refuses an instance that has this label and an interface without an
+//! KubeVirt gives an interface without an address a random address, and another one at the next start. Therefore, the
+//! first webhook puts a label into the template of a VirtualMachine. KubeVirt copies the template, including its
+//! labels, into the instance. The second webhook refuses an instance that has this label and an interface without an
 //! address. KubeVirt creates the instance again when the VirtualMachine changes. The webhooks choose no address,
 //! because the request may be a dry run, and a later webhook may reject the machine.
 
@@ -36,8 +36,8 @@ pub fn validate_mac_pool(name: &str, spec: &MacPoolSpec, others: &[MacPool]) -> 
     verdict
 }
 
-/// Returns the JSON patch operations for a new VirtualMachine. They set the label, if one of the pools serves the
-/// machine.
+/// Returns the JSON patch operations for a new VirtualMachine. They set the label if one of the pools serves the
+/// machine, and remove the annotation of assigned addresses.
 ///
 /// A machine without interfaces gets no label, because KubeVirt adds an interface without an address to its instance.
 #[must_use]
@@ -45,7 +45,7 @@ pub fn require_addresses(machine: &Object, pools: &[MacPool]) -> Vec<Value> {
     let template = &machine.data["spec"]["template"];
     let is_served = pools.iter().any(|pool| pool.serves(&machine.metadata));
     let Ok(mut edit) = Edit::of(machine) else { return Vec::new() };
-    // The manifest may be a copy of another machine's manifest.
+    // The manifest may be a copy of another machine's manifest, with the annotation of that machine.
     edit.remove(&["spec", "template", "metadata", "annotations", ASSIGNED_ANNOTATION]);
     if !is_served || requires_mac_addresses(template) || interfaces(&template["spec"]).next().is_none() {
         return edit.operations();

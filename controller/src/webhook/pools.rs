@@ -1,7 +1,7 @@
-//! The webhook for pools. It rejects an invalid pool, an overlap with another pool, and a change of the network of a
-//! pool.
+//! The webhook for pools. It rejects an invalid pool, a pool that overlaps with or contradicts another pool, and a
+//! change of the network of a pool.
 //!
-//! The functions [`validate`] and [`warn_of_holders`] are pure.
+//! The functions without a client as a parameter are pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -32,7 +32,7 @@ use crate::webhook::verdict::{Verdict, failure};
 /// Timeout for listing the leases of a pool. The list is only for a warning, so it must not use up the time of the
 /// request.
 const COUNT_LIMIT: Duration = Duration::from_secs(2);
-/// Maximum number of warnings about other pools.
+/// Maximum number of warnings about other pools, and of warnings about stored values that violate the schema.
 const MOST_WARNINGS: usize = 5;
 /// Maximum number of leases in the response to one list request.
 const PAGE: u32 = 500;
@@ -220,8 +220,8 @@ fn serves_too(pool: &MachinePool, node_pool: &Key) -> bool {
     !pool.is_deleted && pool.node_pools().contains(node_pool)
 }
 
-/// Returns a warning if the change gives the pool a second family: then its claims need an annotation. `None`: the
-/// change adds no family, or no claim has an address of the pool.
+/// Returns a warning if the change gives the pool a second family, because new claims then need an annotation. `None`:
+/// the change adds no family, or no claim has an address of the pool.
 #[must_use]
 pub fn warn_of_family<'a>(
     id: &PoolId,
@@ -673,7 +673,7 @@ mod tests {
     }
 
     #[test]
-    fn an_overlap_names_both_pools_and_the_addresses_that_both_offer() {
+    fn the_error_about_an_overlap_names_both_pools_and_their_common_addresses() {
         let others = [pool("b", &["10.0.0.40-10.0.0.60"]), pool("c", &["10.0.0.50-10.0.0.90", "fd00::8/125"])];
         let change = Change::Create(spec(&["10.0.0.0/26", "fd00::/64"]));
         let of = |pools: &str, addresses: &str| {

@@ -1,5 +1,5 @@
-//! The observer: watches the API server with a client of its own, and checks the history of every address. It shares no
-//! code with the controller: it reads leases, instances, VirtualMachines, Secrets, claims and IPAddresses as plain JSON.
+//! The observer: watches the API server with a client of its own, and checks the history of every address. The observer
+//! shares no code with the controller, and reads all objects as plain JSON.
 //!
 //! Each watch stores what it reports. [`Observer::check`] waits until every watch has reported what a list returns, orders
 //! all changes by their `resourceVersion`, which is the revision of etcd, and replays them. So the checks see every
@@ -48,7 +48,8 @@ const LEARNING: Duration = Duration::from_secs(30);
 /// Longest time between the decision of the webhook on a new VirtualMachine and the creation time of the object. The webhook may
 /// not have known a pool that was created in this time.
 const CREATION: SignedDuration = SignedDuration::from_secs(15);
-/// Label in the template of each VirtualMachine that has network data of the controller. The comments here call it the mark.
+/// The label in the template of each VirtualMachine that has network data of the controller. The comments of this file
+/// call this label the mark.
 const MARK: &str = "ipam.glowplug.dev/network-data";
 /// Annotation of each Secret of the controller, with the machine and its addresses.
 const ALLOCATION: &str = "ipam.glowplug.dev/allocation";
@@ -114,7 +115,8 @@ struct Vm {
     name: String,
     /// Value of the label by which pools select the machine.
     label: String,
-    /// UID of the pool that selected the machine when it was created. `None`: no pool selected it.
+    /// UID of the pool that selected the machine when the machine was created. `None`: it is not certain that a pool
+    /// selected the machine.
     pool: Option<String>,
     /// Whether the template has the mark.
     is_marked: bool,
@@ -125,7 +127,7 @@ struct Vm {
 /// State of the replay: everything that the changes so far have shown.
 #[derive(Default)]
 struct State {
-    /// Holder of each held lease, as namespace, name and UID.
+    /// Holder of each held lease, as namespace and name.
     held: BTreeMap<Address, (String, String)>,
     /// Every holder that an address has had, as namespace and name.
     ever: BTreeSet<(Address, (String, String))>,
@@ -145,8 +147,8 @@ struct State {
     /// Instances whose guest was running when the pool of the VirtualMachine was created: UID of the instance, by UID
     /// of the VirtualMachine.
     left_alone: BTreeMap<String, String>,
-    /// Number of allocations of an address that a guest reported, or an object recorded, only a short time before, or that a
-    /// silent guest uses.
+    /// Number of allocations of an address that was in use: a guest reported the address, or an object recorded it,
+    /// only a short time before, or a silent guest has it.
     taken: usize,
     /// The pools, by namespace and name: UID, label of the machines, and creation time.
     pools: BTreeMap<(String, String), (String, String, Timestamp)>,
@@ -179,7 +181,7 @@ struct State {
     /// Number of guests whose address a restored machine or claim uses, too.
     returned: usize,
     /// UIDs of the IPAddresses and Secrets that arrived after their claim or VirtualMachine had ended: see
-    /// [`State::is_late`].
+    /// [`State::is_late`] and [`State::is_late_secret`].
     late: BTreeSet<String>,
 }
 
@@ -195,8 +197,8 @@ pub struct Counts {
     pub late: usize,
     /// Guests that started without network data, because a change had removed the mark of their machine.
     pub stripped: usize,
-    /// Allocations of an address that a guest reported, or an object recorded, only a short time before, or that a silent guest
-    /// uses.
+    /// Allocations of an address that was in use: a guest reported the address, or an object recorded it, only a short
+    /// time before, or a silent guest has it.
     pub taken: usize,
 }
 
@@ -397,7 +399,7 @@ impl State {
     fn apply(&mut self, seen: &Seen, networks: &BTreeMap<String, String>, is_first: bool) {
         let (namespace, name) = key(&seen.object);
         match seen.kind {
-            // A person wrote this lease with a mistake. It gives its address to no machine.
+            // A person wrote this lease with a mistake, so the lease gives its address to no machine.
             LEASES if seen.object.annotations().contains_key(WRITTEN) => {}
             LEASES => self.lease(seen),
             INSTANCES => self.guest(seen, networks, is_first),
@@ -474,7 +476,7 @@ impl State {
                 let addresses: BTreeSet<Address> =
                     addresses.into_iter().map(|address| (network.clone(), address.to_string())).collect();
                 if let Some(before) = self.given.get(&id) {
-                    // The gateway in a Secret may change. Its machine and its addresses must not.
+                    // The gateway in a Secret may change, but the machine and the addresses must not change.
                     if (&before.holder, &before.vm, &before.addresses) != (&holder, &vm, &addresses) {
                         let what = format!("Secret {namespace}/{name} gives {addresses:?} instead of earlier ones");
                         return self.violation(what, before.addresses.iter().next().cloned().as_ref());
@@ -645,8 +647,8 @@ impl State {
         }
     }
 
-    /// Applies the creation of a pool with this label: from now on, the controller must not change machines whose
-    /// guests already run.
+    /// Applies the creation of a pool with this label. From now on, the controller must not change machines with this
+    /// label whose guests already run without network data and without a record.
     fn leave_alone(&mut self, namespace: &str, label: &str, at: Instant) {
         for guest in self.guests.values().filter(|guest| !guest.has_data && at > guest.since + LEARNING) {
             let machine = self.machines.get(&guest.vm);
@@ -667,8 +669,8 @@ impl State {
         instance.is_some_and(|instance| self.guests.values().any(|guest| guest.uid == *instance))
     }
 
-    /// Checks a new lease: no other guest and no other object may have named the address before. If the machine has a
-    /// record, the lease must be of the recorded address.
+    /// Checks a new lease: no other guest and no other object has named the address for longer than [`LEARNING`]. If
+    /// the machine has a record, the lease must be of the recorded address.
     fn check_allocation(&mut self, seen: &Seen, address: &Address, holder: &(String, String), uid: &str) {
         let reports = self.reports.get(address).cloned().unwrap_or_default();
         let is_recorded =
@@ -761,7 +763,7 @@ impl State {
     }
 
     /// Whether a Secret arrived after its VirtualMachine was deleted. No guest of a later VirtualMachine with the same
-    /// name may read such a Secret: [`State::check_start`] checks this rule.
+    /// name must read such a Secret: [`State::check_start`] checks this rule.
     fn is_late_secret(&mut self, seen: &Seen) -> bool {
         let owner = seen.object.owner_references().iter().find(|owner| owner.kind == "VirtualMachine");
         let is_late = owner.is_some_and(|owner| {

@@ -78,7 +78,7 @@ struct Wanted {
     label: usize,
     /// Address in the network data that a person has written. `None`: no such network data.
     own: Option<String>,
-    /// The address that its KubevirtMachine records before its pool exists.
+    /// The address that the KubevirtMachine of this machine records before the pool exists.
     record: Option<String>,
 }
 
@@ -203,8 +203,9 @@ impl Place {
                     let kubevirt = Arc::clone(&kubevirt);
                     async move { kubevirt.run().await }
                 }));
-                // The task ended because a request of the stand-in failed, or the time is over. Watches may lose events when the
-                // API server restarts, so the stand-in starts again and lists all objects.
+                // Waits until the task ends because a request of the stand-in failed, or until the time is over.
+                // Watches may lose events when the API server restarts. So the stand-in then starts again, and lists
+                // all objects.
                 let _ = timeout(RESYNC, &mut running.0).await;
                 sleep(Duration::from_millis(200)).await;
             }
@@ -232,7 +233,7 @@ impl Place {
         self.tasks.lock().unwrap().drain(..).for_each(|task| task.abort());
     }
 
-    /// Lets the nodes report which guests run after a restore.
+    /// After a restore, lets the nodes report which guests run.
     pub async fn report_after_a_restore(&self) {
         loop {
             let kubevirt = Arc::clone(&self.kubevirt);
@@ -490,15 +491,18 @@ impl Place {
         Some(Victim { object, namespace: self.namespace.clone(), network: self.network.clone(), address })
     }
 
-    /// Grows the pools, ends the guests that outlive their instances, and deletes what can never be served: claims on pools that
-    /// do not exist, and machines of deleted pools. `unrecorded` are guests that have run since a restore with an address that
-    /// their machine does not hold. They are restarted, as `docs/recovery.md` requires.
+    /// Ends the work of the round in this namespace. Grows the pools, starts halted machines, ends the guests that
+    /// outlive their instances, and deletes what the pools can never serve, such as machines of deleted pools.
+    /// `unrecorded` are guests that have run since a restore with an address that their machine does not hold. They are
+    /// restarted, as `docs/recovery.md` requires.
     ///
-    /// `minutes` is the number of full minutes of quiet time, or `None` between two full minutes. After the first minute, the
-    /// function also restarts guests without an address, guests that wait for an earlier Secret, and guests that use the lease of
-    /// an earlier machine of their name. Such a guest may have read the Secret of the earlier machine before a leader deleted it.
-    /// After the second minute, the function recreates the machines whose leases are still wrong: a VirtualMachine without a
-    /// Secret may be that of a deleted KubevirtMachine.
+    /// `minutes` is the number of full minutes of quiet time, or `None` between two full minutes. After each full
+    /// minute, guests that wait for an earlier Secret are restarted. After the first minute, these guests are
+    /// restarted, too: guests without an address, guests whose network data has another author than the template, and
+    /// guests that use the lease of an earlier machine of their name. The last ones may have read the Secret of the
+    /// earlier machine before a leader deleted this Secret. After the second minute, the function recreates the
+    /// machines whose leases are still wrong: a VirtualMachine without a Secret may be that of a deleted
+    /// KubevirtMachine.
     pub async fn settle(&self, unrecorded: &BTreeSet<String>, minutes: Option<u32>) {
         self.ensure_pools(SIZES[3]).await;
         let endless: Vec<String> = self.desired.lock().unwrap().endless.iter().cloned().collect();
@@ -652,7 +656,7 @@ impl Place {
             }
         }
         let read: BTreeSet<String> = vms.iter().chain(&instances).filter_map(Hosted::reference).collect();
-        // Earlier Secrets of a machine stay until its guest reads the newest one.
+        // Earlier Secrets of a machine stay until the guest reads the newest Secret.
         let is_outdated = |secret: &Secret| {
             let of_secret =
                 |object: &&DynamicObject| secret.owner_references().iter().any(|owner| owner.name == object.name_any());
@@ -702,7 +706,7 @@ impl Place {
     }
 
     /// Does the work of capk and of the garbage collector: creates the objects of the wanted machines, and deletes all
-    /// other objects.
+    /// other machines and the Secrets of deleted VirtualMachines.
     async fn provide(&self) {
         let secrets = all(&self.secrets).await;
         let (machines, vms) = (self.all_machines().await, all(&self.vms).await);
@@ -711,7 +715,7 @@ impl Place {
             let Some(owner) = owner else { continue };
             if !vms.iter().any(|vm| vm.uid().as_ref() == Some(&owner.uid)) {
                 let now = settle(async || self.vms.get_opt(&owner.name).await).await;
-                // The list may be older, so the answer of the last request decides.
+                // The list may be older than the answer of the last request, so this answer decides.
                 if now.is_some_and(|vm| vm.and_then(|vm| vm.uid()).as_ref() != Some(&owner.uid)) {
                     settle(async || self.secrets.delete(&secret.name_any(), &DeleteParams::default()).await).await;
                 }
@@ -857,10 +861,10 @@ impl Place {
         let _ = restore(&self.vms, &snapshot, name).await;
     }
 
-    /// A VirtualMachine, as capk or a person creates it.
+    /// Returns a VirtualMachine, as capk or a person creates it.
     ///
-    /// `of` is the namespace of its KubevirtMachine. `None`: capk has not created the VirtualMachine. `own` is the
-    /// address in network data that a person wrote.
+    /// `of` is the namespace of its KubevirtMachine. `None`: a person, not capk, creates the VirtualMachine. `own` is
+    /// the address in network data that a person wrote.
     fn vm(&self, name: &str, pool: &str, of: Option<String>, own: Option<&str>) -> Value {
         let mut of_template = json!({});
         if let Some(namespace) = of {

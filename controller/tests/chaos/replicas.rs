@@ -49,7 +49,7 @@ pub struct Proxy {
 /// A replica. Dropping this value kills the process.
 pub struct Replica {
     name: String,
-    /// Contains the difference between the clock of the replica and the clock of the machine.
+    /// File with the difference between the clock of the replica and the clock of the machine.
     clock: PathBuf,
     child: Option<Child>,
     is_stopped: bool,

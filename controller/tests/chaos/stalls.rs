@@ -23,8 +23,8 @@ const CONNECTIONS: usize = 300;
 /// Time limit of a request while the connections are stalled.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Opens stalled connections to each port of the replicas. Returns the requests of other clients that fail while these
-/// connections are open. `folder` contains the certificate of the webhooks.
+/// Opens stalled connections to each port of the replicas. Returns a problem for each request of another client that
+/// fails while these connections are open. `folder` contains the certificate of the webhooks.
 pub async fn stall(random: &mut Random, folder: &Path, replicas: &[Replica], place: &Place) -> Vec<String> {
     let connector = connector(folder);
     let mut stalled = Vec::new();
@@ -79,7 +79,7 @@ async fn hold(client: String, port: Port, connector: Option<TlsConnector>) {
     }
 }
 
-/// Whether a GET request on a new connection gets the status 200.
+/// Returns whether a GET request on a new connection gets the status 200 within ten seconds.
 async fn is_served(port: u16, path: &str) -> bool {
     let ask = async {
         let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;

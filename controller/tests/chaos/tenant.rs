@@ -1,6 +1,6 @@
-//! A hostile tenant: a user who has the right to write every object of one namespace, and of no other namespace. The
+//! A hostile tenant: a user who has the right to write every object of one namespace, and of no other namespace. These
 //! objects name the machines, the claims, the UIDs and the addresses of other namespaces. No machine and no claim of
-//! another namespace may get or lose an address because of these objects.
+//! another namespace must get or lose an address because of these objects.
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{Namespace, Secret};
@@ -128,8 +128,8 @@ fn secret_name(victim: &Victim) -> String {
     Hosted::reference(&victim.object).unwrap_or_else(|| name_of_0_2_0(&victim.object.name_any()))
 }
 
-/// Returns objects with the name of a victim. `network` is the network of their interfaces, and `kind` is the kind of
-/// their holder.
+/// Returns objects that name a victim. `network` is the network of their interfaces, and `kind` is the kind of their
+/// holder.
 fn objects_of(victim: &Victim, kind: &str, network: &str) -> Vec<(Names, Value)> {
     let Victim { object, namespace, address, .. } = victim;
     let (name, uid) = (object.name_any(), object.uid());

@@ -48,8 +48,8 @@ impl Witness {
         Self { claims, count: AtomicUsize::new(0) }
     }
 
-    /// Creates a claim, waits until the claim has its address, and deletes the claim. An error: the claim got no
-    /// address while `fault` lasted.
+    /// Creates a claim, waits until the claim has its address, and deletes the claim. An error: the claim had no
+    /// address after [`PATIENCE`]. The error names `fault`, which lasts during the call.
     pub async fn serve(&self, fault: &str) -> Result<(), String> {
         let name = format!("c{}", self.count.fetch_add(1, Ordering::Relaxed));
         let pool = json!({"apiGroup": "ipam.glowplug.dev", "kind": "StaticIPPool", "name": "a"});

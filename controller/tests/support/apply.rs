@@ -8,8 +8,8 @@ use serde_json::{Map, Value, json};
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 const MANAGER: &str = "kubectl-client-side-apply";
 
-/// Applies a manifest as `kubectl apply`: writes the changes of the manifest, and removes members that the previous
-/// manifest had and this manifest lacks. A list in the manifest replaces the whole list.
+/// Applies a manifest as `kubectl apply` does: writes the changes of the manifest, and removes members that the
+/// previous manifest had and this manifest lacks. A list in the manifest replaces the whole list.
 pub async fn apply(api: &Api<DynamicObject>, manifest: &Value) -> kube::Result<DynamicObject> {
     let mut wanted = manifest.clone();
     wanted["metadata"]["annotations"][LAST_APPLIED] = manifest.to_string().into();

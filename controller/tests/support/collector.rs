@@ -3,9 +3,8 @@
 //!
 //! - An owner is gone if no object has its name **and** UID. An owner that is deleted in the foreground waits for its dependents.
 //! - An object that has at least one owner which exists and does not wait loses its other owners, and is not deleted.
-//! - An object whose owners are all gone is deleted in the background, or as its own finalizers say. If an owner waits
-//! for the
-//!   object, the object is deleted in the foreground.
+//! - An object whose owners are all gone is deleted in the background, or in the way that its own finalizers require.
+//!   If an owner waits for the object, the object is deleted in the foreground.
 //! - An owner that waits loses the finalizer `foregroundDeletion` after the last dependent that blocks its deletion is gone.
 //! - The dependents of an object that is deleted with orphans lose this owner. Then the object loses its finalizer `orphan`.
 //! - A namespace that is being deleted stays until all its objects are deleted. Then the namespace loses its finalizer.
@@ -225,8 +224,7 @@ fn decide(object: &DynamicObject, found: &[Found]) -> Option<Action> {
     Some(Action::Delete(policy))
 }
 
-/// Panics when a write fails. A write that failed because the object has changed or is gone is no error: the next round decides
-/// again.
+/// Panics if a write fails, unless the object has changed or is gone: then the next round decides again.
 fn unless_changed<T>(result: kube::Result<T>) {
     match result {
         Ok(_) => {}

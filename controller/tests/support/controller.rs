@@ -24,7 +24,7 @@ use tower::{BoxError, service_fn};
 
 use super::Cluster;
 
-/// Time limit for a state that must come. It is long enough for a machine that is busy with other work.
+/// Time limit for an awaited state. The limit is long enough for a machine that is busy with other work.
 pub const PATIENCE: Duration = Duration::from_secs(180);
 
 /// A leader. Dropping this value simulates a crash: requests that were sent may still be processed, and no further

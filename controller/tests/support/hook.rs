@@ -30,7 +30,7 @@ pub struct Hook {
 // === impl Hook ===
 
 impl Hook {
-    /// Starts a webhook. `decide` returns the response to a request, without its UID.
+    /// Starts a webhook. `decide` returns the response to a request. The response needs no UID.
     pub async fn start(decide: impl Fn(&Value) -> Value + Send + Sync + 'static) -> Self {
         Self::with(decide, true).await
     }

@@ -71,7 +71,7 @@ impl<'c> Installed<'c> {
         .await;
     }
 
-    /// Waits until no pool selects the machines of a NodePool.
+    /// Waits until no webhook changes the machines of a NodePool: no pool selects them, or no webhook is called.
     pub async fn until_not_selected(&self, hosted: &Hosted, node_pool: &str) {
         let is_unchanged = async || (probe(hosted, node_pool).await == Ok(false)).then_some(());
         poll("a machine that no pool selects", is_unchanged).await;
@@ -83,7 +83,8 @@ impl<'c> Installed<'c> {
         self.until_not_selected(hosted, node_pool).await;
     }
 
-    /// Stops the leader and the replica, so that other scenarios can create machines.
+    /// Deletes the configurations of the webhooks, so that other scenarios can create machines, and stops the leader
+    /// and the replica.
     pub async fn stop(mut self) {
         self.replica.unask().await;
         self.replica.end().await;

@@ -22,7 +22,7 @@ pub const PERSISTENT: &str = "kubevirt.io/persistent-ipam";
 pub struct Tenant {
     pub site: Site,
     pub claims: Api<DynamicObject>,
-    /// The instances, as KubeVirt writes them.
+    /// The instances, written with the rights of KubeVirt.
     pub instances: Api<DynamicObject>,
     pub attachments: Api<DynamicObject>,
 }
@@ -46,7 +46,7 @@ impl Tenant {
         Self { claims: api(IPAM_CLAIM), instances, attachments: api(NETWORK_ATTACHMENT), site }
     }
 
-    /// Creates the network attachment definition `vlan10` of a network.
+    /// Creates the network attachment definition `vlan10` for the network of this name.
     pub async fn create_network(&self, name: &str) {
         let config = json!({"cniVersion": "0.3.1", "name": name, "type": "bridge"}).to_string();
         let attachment = json!({"metadata": {"name": "vlan10"}, "spec": {"config": config}});
@@ -64,7 +64,8 @@ impl Tenant {
         self.site.pools.create(&PostParams::default(), &pool).await.unwrap();
     }
 
-    /// Creates a claim of the virtual machine `vm`, whose UID is `uid-VM`. Merges `changes` into the claim.
+    /// Creates the claim of interface `net1` of virtual machine `vm`. The UID of the virtual machine is `uid-`,
+    /// followed by its name. Merges `changes` into the claim.
     pub async fn claim(&self, vm: &str, changes: &Value) -> DynamicObject {
         let mut claim = json!({
             "metadata": {
@@ -77,7 +78,7 @@ impl Tenant {
         self.claims.create(&PostParams::default(), &object(IPAM_CLAIM, claim)).await.unwrap()
     }
 
-    /// Creates the instance of a virtual machine with this UID.
+    /// Creates the instance of virtual machine `vm`, whose UID is `uid`.
     pub async fn start(&self, vm: &str, uid: &str) {
         let instance = json!({"metadata": {"name": vm, "ownerReferences": [owner(vm, uid)]}, "spec": {}});
         self.instances.create(&PostParams::default(), &object(INSTANCE, instance)).await.unwrap();

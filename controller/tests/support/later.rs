@@ -71,7 +71,7 @@ pub async fn leases(cluster: &Cluster, network: &str) -> BTreeMap<String, LeaseS
 /// Address, name of the holder, whether the lease is released, and the members `later` of the lease and of its holder.
 pub type Row = (String, String, bool, Option<Value>, Option<Value>);
 
-/// Returns the rows of the leases of a network, sorted.
+/// Returns the rows of the leases of a network, sorted by address.
 pub async fn rows(cluster: &Cluster, network: &str) -> Vec<Row> {
     let row = |spec: LeaseSpec| {
         let [of_lease, of_holder] = [&spec.unknown, &spec.holder.unknown].map(|members| members.get("later").cloned());

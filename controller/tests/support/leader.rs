@@ -21,7 +21,7 @@ use kube::{Api, Client, ResourceExt};
 use tokio::runtime::Handle;
 use tokio::task::{JoinHandle, spawn_blocking};
 
-/// The current time for every call of the tests.
+/// The current time of every call of a [`Leader`], except that a release is one second later.
 pub const NOW: Timestamp = Timestamp::constant(1_786_700_000, 123_000_000);
 
 pub struct Leader(Option<Registry<ApiLedger>>);
@@ -131,7 +131,7 @@ impl Leader {
         Self::try_start(client, pool).await.unwrap()
     }
 
-    /// Reads the leases and becomes the leader. An error: the server fails.
+    /// Reads the leases and becomes the leader. An error: a request to the API server failed.
     pub async fn try_start(client: Client, pool: Pool) -> Result<Self, String> {
         let runtime = Handle::current();
         let metrics = Arc::new(Metrics::default());
@@ -144,7 +144,7 @@ impl Leader {
         spawn_blocking(open).await.unwrap().map(|registry| Self(Some(registry)))
     }
 
-    /// Runs a function in the thread of the registry.
+    /// Runs a function on the registry, in a thread for blocking work.
     pub async fn run<T: Send + 'static>(
         &mut self,
         f: impl FnOnce(&mut Registry<ApiLedger>) -> T + Send + 'static,

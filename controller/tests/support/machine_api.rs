@@ -238,8 +238,8 @@ impl MachineApi {
         true
     }
 
-    /// Destroys the virtual machine of a deleted Machine, and then removes the finalizer from the claims of the
-    /// Machine.
+    /// Destroys the virtual machine of a deleted Machine. Then removes the finalizer from the claims of the Machine,
+    /// and then from the Machine.
     async fn end(&mut self, machine: &DynamicObject) -> bool {
         self.vms.remove(&machine.name_any());
         for claim in self.site.claims.list(&ListParams::default()).await.unwrap() {

@@ -113,13 +113,15 @@ fn patient(client: Client) -> Client {
 // === impl Cluster ===
 
 impl Cluster {
-    /// Installs the CRDs and the rights of the controller in the cluster of `config`.
+    /// Installs the CRDs of the controller, of Cluster API and of hosted clusters, and the rights of the controller, in
+    /// the cluster of `config`.
     pub async fn new(config: Config) -> Self {
         Self::with(config, cluster_api::definitions().into_iter().chain(hosted::definitions::definitions())).await
     }
 
     /// Installs the CRDs of the controller, the CRDs `others`, and the rights of the controller in the cluster of
-    /// `config`.
+    /// `config`. If `others` contains the kind VirtualMachineInstance, also starts the stand-in for the webhook of
+    /// KubeVirt.
     pub async fn with(config: Config, others: impl IntoIterator<Item = CustomResourceDefinition>) -> Self {
         let mut cluster = Self { config, kubevirt: None };
         let mut has_instances = false;

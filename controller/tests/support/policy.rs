@@ -30,8 +30,8 @@ pub struct Policy<'c> {
 // === impl Policy ===
 
 impl<'c> Policy<'c> {
-    /// Creates a policy with this name. It refuses an operation (`CREATE` or `UPDATE`) on leases with status `code` if
-    /// `is_refused` is true for the lease.
+    /// Creates a policy with this name. The policy refuses an operation (`CREATE` or `UPDATE`) on a lease with status
+    /// `code` if `is_refused` is true for the lease.
     pub async fn start(
         cluster: &'c Cluster,
         name: &str,

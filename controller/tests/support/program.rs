@@ -17,7 +17,7 @@ use super::http::get;
 use super::replica::write_certificate;
 use super::{CONTROLLER, SYSTEM};
 
-/// A replica with the rights of its service account. Dropping it kills the process.
+/// A replica with the rights of its service account. Dropping this value kills the process.
 pub struct Program {
     child: Child,
     /// The lines of the log. A task reads them continuously, because a program stops while its pipe is full.
@@ -116,7 +116,7 @@ fn read(stderr: ChildStderr) -> mpsc::UnboundedReceiver<Value> {
     lines
 }
 
-/// Returns a kubeconfig for the API server of `config`, as the service account of the program.
+/// Returns a kubeconfig for the API server of `config`. Its user acts as the service account of the program.
 pub fn kubeconfig(config: &Config) -> Value {
     let mut cluster = json!({"server": config.cluster_url.to_string()});
     let roots: Vec<String> = config.root_cert.iter().flatten().map(|root| pem(root)).collect();

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Labels of a series, without its name.
 pub type Labels = BTreeMap<String, String>;
 
-/// A series with one value.
+/// The labels of a series, and its value at one time.
 pub type Sample = (Labels, f64);
 
 /// An expression.
@@ -30,7 +30,7 @@ pub struct Selector {
     pub range: Option<f64>,
 }
 
-/// The metrics of a program at one time, in seconds.
+/// The metrics of a program at one time. The time is in seconds.
 #[derive(Clone, Debug, Default)]
 pub struct Scrape {
     pub time: f64,

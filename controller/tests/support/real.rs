@@ -17,7 +17,7 @@ use super::server::TOKEN;
 const FIRST: &str = "certificates";
 const SECOND: &str = "second";
 
-/// The programs. Dropping this value stops them.
+/// The running programs of a real API server. Dropping this value stops the programs.
 pub struct RealServer {
     /// etcd, kube-apiserver, and the second API server, if there is one.
     programs: Vec<Program>,
@@ -42,7 +42,7 @@ struct Endpoint {
 // === impl RealServer ===
 
 impl RealServer {
-    /// Starts the programs of the folder `assets` and waits until the server is ready.
+    /// Starts the programs in the folder `assets`, and waits until the API server is ready.
     pub async fn start(assets: &Path) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name).display().to_string();

@@ -89,8 +89,8 @@ fn fail(server: &Server, period: usize, faults: usize) -> Arc<AtomicUsize> {
     count
 }
 
-/// Sends `claims` claims to two leaders while `faults` of the writes fail. A third of the machines is released. Panics when
-/// an address has two holders.
+/// Sends `claims` claims to two leaders while `faults` of the writes fail. Releases the address of every third machine.
+/// Panics if an address has two holders.
 pub async fn run(claims: usize, faults: usize) {
     let server = Server::start().await;
     let leaders = Leaders::start(Cluster::of(&server).await).await;

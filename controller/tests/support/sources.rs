@@ -26,15 +26,15 @@ const PROTECT: &str = "ipam.cluster.x-k8s.io/ProtectAddress";
 #[derive(Clone, Default)]
 pub struct Stock(Arc<Mutex<Vec<String>>>);
 
-/// A network provider that fills IPAMClaims (OVN-Kubernetes), with the program that creates the claims of virtual
-/// machines (ipam-extensions). Dropping this value stops it.
+/// A network provider that fills IPAMClaims (OVN-Kubernetes), and the program that creates the claims of virtual
+/// machines (ipam-extensions). Dropping this value stops both stand-ins.
 pub struct Network {
     pub claims: Api<DynamicObject>,
     pub stock: Stock,
     task: JoinHandle<()>,
 }
 
-/// Another IPAM provider of Cluster API. Dropping this value stops it.
+/// Another IPAM provider of Cluster API. Dropping this value stops the stand-in.
 pub struct OtherProvider {
     pub claims: Api<DynamicObject>,
     pub addresses: Api<DynamicObject>,
@@ -164,7 +164,7 @@ impl Drop for Network {
 // === impl OtherProvider ===
 
 impl OtherProvider {
-    /// Returns the reference of a machine pool to the pool of the stand-in.
+    /// Returns a reference to the pool of this stand-in.
     pub fn pool_ref() -> Value {
         json!({"apiGroup": "ipam.cluster.x-k8s.io", "kind": "InClusterIPPool", "name": "theirs"})
     }

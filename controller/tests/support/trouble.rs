@@ -1,4 +1,4 @@
-//! Injects a failure at each write of the controller, and reads the history of objects.
+//! Injects a failure at one write of the controller, and reads the history of objects.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -26,8 +26,8 @@ pub enum Trouble {
     Refused,
 }
 
-/// Injects a failure at the n-th write of the controller. Returns a flag that is set when the controller makes the n-th
-/// write.
+/// Makes the n-th write of the controller fail, counted from 0. After a crash, each later request of the controller
+/// fails, too. Returns a flag that is set when the controller makes the n-th write.
 fn trouble_at(server: &Server, trouble: Trouble, n: usize) -> Arc<AtomicBool> {
     let (came, count) = (Arc::new(AtomicBool::new(false)), AtomicUsize::new(0));
     let happened = Arc::clone(&came);

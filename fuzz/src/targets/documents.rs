@@ -22,8 +22,7 @@ pub(super) fn network(format: Format, document: &[u8]) {
     }
 }
 
-/// Checks properties that the reading of every document must have. Returns the network of the document, if there is
-/// one.
+/// Checks properties that every reading of a document must have. Returns the network of the document, if there is one.
 pub(super) fn check_reading<'r>(reading: &'r Reading, document: &[u8]) -> Option<&'r NetworkConfig> {
     let Reading { format, meaning, diagnostics, .. } = reading;
     check_diagnostics(diagnostics);

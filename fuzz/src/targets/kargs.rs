@@ -300,7 +300,7 @@ fn check_routes(config: &NetworkConfig, devices: &[Device], line: &Line, text: &
             "{written:?} in {text:?}, expected one of {defaults:?}"
         );
         assert!(written.iter().all(is_reported), "{written:?} in {text:?}, expected some of {defaults:?}");
-        // A network under several names has its gateway under each name.
+        // If a document has one network for several names of a NIC, each name gets the gateway.
         let link_of = |device: &String| devices.iter().position(|it| called(it) == *device).unwrap();
         let shares_address = |one: usize, other: usize| {
             let (one, other) = (&config.links()[one], &config.links()[other]);

@@ -17,7 +17,7 @@ enum Shape {
     List(&'static Shape),
     /// A word of the list; the first four are more likely.
     Word(&'static [&'static str]),
-    /// A word of the list, usually a different one for each item of the surrounding list.
+    /// A word of the list, usually a different word for each item of the surrounding list.
     Own(&'static [&'static str]),
     Either(&'static [&'static Shape]),
 }

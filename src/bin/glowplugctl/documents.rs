@@ -227,7 +227,7 @@ fn check(path: &Path, document: &[u8]) -> Result<()> {
     if is_refused { Err(Error::new(Reported)) } else { Ok(()) }
 }
 
-/// A placeholder for documents that belong to no machine.
+/// A placeholder for the machine of a document that belongs to no machine.
 pub(crate) fn example_machine() -> Machine {
     Machine::new(String::new(), String::new(), String::new())
 }

@@ -1,4 +1,4 @@
-//! The commands `pool check`, `nodepool`, `resize` and `metrics`.
+//! The commands `pool check`, `nodepool`, `init`, `resize` and `metrics`.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

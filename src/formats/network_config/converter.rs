@@ -14,7 +14,7 @@ use crate::network::{
     Contradiction, Dns, Family, InterfaceName, Ipv6Dynamic, Link, LinkIndex, LinkKind, NetworkConfig, Nic, Route,
 };
 
-/// What differs between version 1 and version 2: names of members, and functions.
+/// The differences between version 1 and version 2: names of members, and functions.
 pub(super) struct Dialect {
     /// The member with a device's name. `None` in version 2, where the name is the key of the device.
     pub(super) name: Option<&'static str>,
@@ -138,7 +138,7 @@ impl<'d, 'f> Converter<'d, 'f> {
         let mut aside = Converter::new(self.dialect, &mut diagnostics);
         let routes = (self.dialect.settings)(&mut aside, entry, &mut link);
         aside.report_unknown_members(entry, Severity::Warning);
-        // Errors are dropped, because the checks are for other devices: they would reject 127.0.0.1.
+        // Errors are dropped, because the checks are for other devices and would reject 127.0.0.1.
         let warnings =
             diagnostics.into_parts().0.into_iter().filter(|diagnostic| diagnostic.severity == Severity::Warning);
         warnings.for_each(|diagnostic| self.diagnostics().push(diagnostic));
@@ -355,7 +355,8 @@ impl<'d, 'f> Converter<'d, 'f> {
         })
     }
 
-    /// Reads name servers and search domains. Each member is a list, or a string with blanks between the words.
+    /// Reads name servers and search domains. Each member is a list, or a string with blanks or commas between the
+    /// words.
     pub(super) fn name_servers(&mut self, object: &Object, path: &FieldPath<'_>, names: [&str; 2], into: &mut Dns) {
         let servers = self.reader.words(object, (path, names[0]), Severity::Warning);
         convert::nameservers(self.reader.diagnostics, &path.field(names[0]), &servers, into);

@@ -81,11 +81,11 @@ impl Converter<'_, '_> {
                     self.bridge_ports(&path, option, ports, &mut options.ports);
                     continue;
                 }
-                // 0 is outside the range of `forward_delay`. Documents often have 0 together with a disabled Spanning
-                // Tree Protocol. In this case no port waits, and the value has no effect.
+                // 0 is outside the range of `forward_delay`. Documents often have 0 and do not enable the Spanning Tree
+                // Protocol. Then no port waits, and the value has no effect.
                 "forward_delay" if options.stp != Some(true) && value.to_string() == "0" => continue,
-                // These options are ignored without a diagnostic: waiting times of ifupdown, and a second list of the
-                // ports.
+                // These options are ignored without a diagnostic: ifupdown's waiting times and garbage collection
+                // interval, and a second list of the ports.
                 "gcint" | "maxwait" | "ports" | "waitport" => continue,
                 "priority" => {
                     options.priority = self.number(&path, value, 0, 65_535).and_then(|number| number.try_into().ok());
@@ -158,7 +158,7 @@ impl Converter<'_, '_> {
     }
 }
 
-/// Converts a time with a unit to the number that the kernel expects; `None` for a value without a unit.
+/// Converts a time with a unit to a number of seconds or milliseconds; `None` for a value without a unit.
 fn duration(value: &Value, is_in_seconds: bool) -> Option<Value> {
     let Value::String(text) = value else { return None };
     let (number, is_milli) = match text.strip_suffix("ms") {

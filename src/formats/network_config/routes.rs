@@ -68,7 +68,7 @@ impl Converter<'_, '_> {
         let members = Members { named: [self.dialect.route_members, &[]], others: ROUTE_MEMBERS };
         self.reader.report_unknown_members(object, path, members, Severity::Warning, "");
         for name in ["type", "scope", "from", "mtu", "advertised-receive-window", "congestion-window"] {
-            // In version 1, `route` is the type of the item that contains the route.
+            // In version 1, a route of the machine is an item of the list `config` with the type `route`.
             let is_usual =
                 |value: &&Value| matches!(value, Value::String(word) if word == "unicast" || word == "route");
             let Some(value) = object.get(name).filter(|value| !is_usual(value)) else { continue };
@@ -99,7 +99,7 @@ impl Converter<'_, '_> {
     }
 }
 
-/// Returns the first of several names whose member has a value, with the value. If no member has a value, returns the
+/// Returns the first of these names whose member has a value, and the value. If no member has a value, returns the
 /// first name and `None`.
 pub(super) fn member(object: &Object, names: &[&'static str]) -> (&'static str, Option<Scalar>) {
     let given = |name: &&'static str| Some((*name, Some(Scalar::of(object.get(name)?)?)));

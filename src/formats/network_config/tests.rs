@@ -485,7 +485,7 @@ ethernets:
             "eno2 at ethernets.eno2: NIC eno2 mtu=1400 mac=52:54:00:00:00:03",
             "id1 at ethernets.id1: NIC 52:54:00:00:00:04"
         ];
-    a_nic_without_settings_has_no_addresses: v2 "ethernets: {eno1: {dhcp4: false}}"
+    a_nic_with_only_dhcp4_false_gets_no_addresses: v2 "ethernets: {eno1: {dhcp4: false}}"
         => [
             "eno1 at ethernets.eno1: NIC eno1 without addresses"
         ];

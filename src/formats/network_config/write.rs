@@ -1,4 +1,4 @@
-//! Writes a network as network-config, version 2, which the host writes to a NoCloud drive.
+//! Writes a network as network-config, version 2, for a NoCloud drive.
 //!
 //! The text is JSON, which every YAML parser accepts. Only networks that an OpenStack document can describe are
 //! written: NICs that have a MAC address or a name, bonds and VLANs. Our own reader parses the text again, to check
@@ -100,7 +100,7 @@ fn expressible(network: &NetworkConfig, diagnostics: &mut Diagnostics) -> Result
     if diagnostics.has_errors() {
         return Err(std::mem::take(diagnostics));
     }
-    // Only the order of the links has changed, so there is no contradiction.
+    // Neither the new order of the links nor a removed setting causes a contradiction.
     Ok(NetworkConfig::new(links).unwrap_or_default())
 }
 
@@ -202,8 +202,8 @@ fn is_far(link: &Link, gateway: IpAddr) -> bool {
     }
 }
 
-/// Gives every VLAN a name, because the key of a VLAN is its name: the name from the document, a name after its parent,
-/// or a name after its id.
+/// Gives every VLAN a name, because the key of a VLAN is its name. The name is from the document, or consists of the
+/// parent's name and the VLAN id, or of a number and the VLAN id. Also reports a name that two other links have.
 fn name_vlans(links: &mut [Link], diagnostics: &mut Diagnostics) {
     let mut taken = BTreeSet::new();
     for link in links.iter().filter(|link| !matches!(link.kind, LinkKind::Vlan { .. })) {
@@ -290,7 +290,7 @@ fn unnamed(network: &NetworkConfig) -> (Vec<Link>, Vec<IpAddr>, Vec<DomainName>)
     (links, nameservers, network.dns.search.iter().map(|domain| domain.value.clone()).collect())
 }
 
-/// Returns the links of a network without paths and ids, which differ between documents.
+/// Returns a network with the same links, but without paths and ids, which differ between documents.
 fn bare(network: &NetworkConfig) -> NetworkConfig {
     let mut links = network.links().to_vec();
     for link in &mut links {

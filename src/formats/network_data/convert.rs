@@ -41,7 +41,7 @@ struct Converter<'d, 'f> {
     kinds: Vec<LinkType>,
     /// The MTU of each entry of `links`; `None` if it is missing or invalid.
     mtus: Vec<Option<Mtu>>,
-    /// For each entry of `links`, the index of its link in the model. `None` if nothing needs the link.
+    /// For each entry of `links`, the index of its link in the model. `None` if the link is not in the model.
     model: Vec<Option<LinkIndex>>,
     /// Number of the links of the model that the machine needs. The NICs that get no address follow these links.
     needed: usize,

@@ -89,7 +89,8 @@ fn read_strict(document: &[u8], rules: Rules) -> Result<Vec<Value>, Diagnostic> 
     match parse_json(document, rules) {
         Ok(value) => Ok(vec![value]),
         Err(Broken::Refused(diagnostic)) => Err(diagnostic),
-        // A document whose first key has no quotes is YAML, so its author needs the error of the YAML parser.
+        // A document that does not start as JSON, for example with a key without quotes, needs the error of the YAML
+        // parser.
         Err(Broken::Syntax(json)) => {
             let is_yaml = !starts_as_json(document);
             yaml::parse_all(document, rules)

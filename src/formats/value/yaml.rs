@@ -72,7 +72,7 @@ fn compose(document: &[u8], rules: Rules) -> Result<Composer, Diagnostic> {
     Ok(composer)
 }
 
-/// The first word on a line that is an IPv6 address with a colon at its end. YAML reads this colon as the end of a key.
+/// The first IPv6 address on a line that ends with a colon. YAML reads this colon as the end of a key.
 fn address_with_a_final_colon(document: &str, line: usize) -> Option<&str> {
     let line = document.lines().nth(line.checked_sub(1)?)?;
     let mut words = line.split([' ', ',', '{', '}', '[', ']']);
@@ -461,7 +461,7 @@ mod tests {
         carriage_returns_at_the_ends_of_lines_are_ignored: "a: b\r\nc: d\r\n" => r#"{"a": "b", "c": "d"}"#;
         a_block_string_keeps_its_line_breaks: "a: |\n  one\n  two\n" => r#"{"a": "one\ntwo\n"}"#;
         an_alias_has_the_value_of_its_anchor: "a: &x {b: 1}\nc: *x\n" => r#"{"a": {"b": 1}, "c": {"b": 1}}"#;
-        own_members_override_merged_members: "a: &x {b: 1, c: 2}\nd:\n  c: 3\n  <<: *x\n"
+        members_of_a_mapping_itself_override_merged_members: "a: &x {b: 1, c: 2}\nd:\n  c: 3\n  <<: *x\n"
             => r#"{"a": {"b": 1, "c": 2}, "d": {"b": 1, "c": 2, "c": 3}}"#;
         of_several_merged_mappings_the_first_counts: "a: &x {b: 1}\nc: &y {b: 2}\nd: {<<: [*x, *y]}\n"
             => r#"{"a": {"b": 1}, "c": {"b": 2}, "d": {"b": 2, "b": 1}}"#;

@@ -18,12 +18,13 @@ pub(super) struct FoundDocument {
     pub(super) drive: Option<Drive>,
     pub(super) document: Result<Option<drive::Document>, SearchError>,
     pub(super) meta_data: MetaData,
-    /// Networks on this drive or on other drives that are not read. They are reported only if the run uses the default.
+    /// Diagnostics about networks that the run does not read, on its drive and on other drives. They are reported only
+    /// if there is no network document, or if the document configures nothing.
     pub(super) other_networks: Vec<Diagnostic>,
     is_kubevirts: bool,
 }
 
-/// Returns a warning for each network on the drive that is not read.
+/// Returns a warning for each network that is on the drive and that the run does not read.
 fn other_networks(drive: &ConfigDrive) -> Vec<Diagnostic> {
     let place = |path: &String| {
         Diagnostic::warning(

@@ -8,8 +8,8 @@ use crate::diagnostic::{Diagnostic, Diagnostics};
 /// One line of an `authorized_keys` file that sshd can use: options, kind, key, comment (sshd(8)).
 ///
 /// The line is written again from its parsed parts. The key must be complete: its base64 string is canonical, and its
-/// bytes are a whole key of the kind that the line names. So a key that was cut off during a copy is found here, not at
-/// the first login. The names of options are not checked, because newer versions of sshd have further options.
+/// bytes are a whole key of the kind that the line names. So a truncated key is rejected here, and not only at the
+/// first login. The names of options are not checked, because newer versions of sshd have further options.
 ///
 /// Two further kinds of keys are refused: DSA keys, which sshd no longer supports, and certificates, which sshd does
 /// not look for in this file.

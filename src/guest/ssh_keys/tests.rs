@@ -74,8 +74,8 @@ fn an_invalid_user_name_is_an_error() {
 
 // === files ===
 
-/// A home directory, and a directory `outside`; both belong to one user. If the tests run as root, this is another user
-/// than root.
+/// A home directory, and a directory `outside`; both belong to one user. The user is never root, even if the tests run
+/// as root.
 struct FakeMachine {
     directory: TempDir,
     account: Account,

@@ -202,13 +202,13 @@ mod tests {
     }
 
     #[test]
-    fn virtio_block_needs_its_bus_and_its_driver() {
+    fn a_virtio_block_device_needs_its_own_driver_and_the_driver_of_its_bus() {
         loads("0x010000", "0x1af4", "0x1001", &["pci:alias", "virtio_blk", "virtio_pci"]);
         loads("0x010000", "0x1af4", "0x1042", &["pci:alias", "virtio_blk", "virtio_pci"]);
     }
 
     #[test]
-    fn virtio_scsi_also_needs_the_drivers_of_the_devices_on_it() {
+    fn a_virtio_scsi_controller_also_needs_the_drivers_of_its_devices() {
         let names = ["pci:alias", "sd_mod", "sr_mod", "virtio_pci", "virtio_scsi"];
         loads("0x010000", "0x1af4", "0x1004", &names);
         loads("0x010000", "0x1af4", "0x1048", &names);
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn all_missing_drivers_are_loaded_at_once() {
+    fn all_missing_drivers_are_loaded_together() {
         let devices = Devices::new();
         devices.on_pci("ahci", "0x010601", "0x8086", "0x2922");
         devices.on_pci("xhci", "0x0c0330", "0x1b36", "0x000d");

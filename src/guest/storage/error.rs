@@ -24,16 +24,16 @@ pub enum SearchError {
         /// Error of the system call.
         source: io::Error,
     },
-    /// The only config drive is broken.
+    /// A config drive is broken, and no other drive may belong to this machine.
     Unreadable {
         /// Path of the broken drive, such as `/dev/vdb`.
         device: PathBuf,
         /// Error of reading the drive.
         source: ReadError,
     },
-    /// The only config drive belongs to another machine.
+    /// Every config drive belongs to another machine.
     OtherMachine {
-        /// Path of that drive, such as `/dev/vdb`.
+        /// Path of one of these drives, such as `/dev/vdb`.
         device: PathBuf,
         /// Uuid from the metadata of the drive.
         uuid: String,

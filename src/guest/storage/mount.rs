@@ -19,10 +19,12 @@ pub(super) struct MountedDrive<'a> {
     at: PathBuf,
 }
 
-/// Returns why the kernel should mount a drive that our own reader has read. `None` when the result is final.
+/// Returns why the kernel should mount a drive after our own reader has tried to read it. `None` when the result is
+/// final.
 ///
-/// The kernel mounts every drive whose network document our reader has not found or cannot read. Only two errors are
-/// final, because the kernel would read the same file: the document is too large, or is not a regular file.
+/// The kernel mounts a drive if our reader fails, finds no files of a config drive, or cannot read the network
+/// document. Only two errors of the document are final, because the kernel would read the same file: the document is
+/// too large, or is not a regular file.
 ///
 /// Our reader comes first, because the first mount of ISO 9660 makes the kernel load a driver, which takes longer than
 /// the rest of a run.

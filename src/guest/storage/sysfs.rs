@@ -10,8 +10,8 @@ use slog::{Logger, debug};
 /// Directory of the block devices, below a root.
 pub(super) const BLOCK_DEVICES: &str = "sys/class/block";
 
-/// Prefixes of device names that are never a config drive: devices made of other devices or of memory, and floppy
-/// drives, which take seconds to report an error.
+/// Prefixes of the names of devices that are never config drives: devices made of other devices or of memory, and
+/// floppy drives, which take seconds to report an error.
 const NOT_DRIVES: [&str; 7] = ["dm-", "fd", "loop", "md", "nbd", "ram", "zram"];
 
 /// Largest size of a small device, in sectors of 512 bytes: 64 MiB, the size of OpenStack's drives. KubeVirt's drives

@@ -1,4 +1,4 @@
-//! Tests of which drive a search chooses, how the drive is read, and what is logged. A directory stands for the
+//! Tests of the search: which drive it chooses, how the drive is read, and what is logged. A directory stands for the
 //! machine.
 
 use std::fmt;
@@ -249,7 +249,7 @@ fn image(label: &str, files: &[(&str, &str)]) -> Vec<u8> {
     fs::read(image).unwrap()
 }
 
-/// An image with a label whose files cannot be read in process.
+/// An image with the label `config-2`. Its files cannot be read in process.
 fn torn() -> Vec<u8> {
     let mut image = vec![0; 0x9000];
     image[0x8000..0x8007].copy_from_slice(b"\x01CD001\x01");
@@ -827,7 +827,7 @@ fn unmount(at: &Path) -> io::Result<()> {
 }
 
 #[test]
-fn a_drive_is_mounted_and_read_and_unmounted() {
+fn a_drive_that_our_reader_cannot_read_is_mounted_read_and_unmounted() {
     let machine = mounting(&[("openstack/latest/network_data.json", "{}")], unmount);
     let expected = Answer { uuid: None, ..answer("/dev/vdb", "", "{}", 0, Why::Label) };
     assert_eq!(machine.found(), Some(expected));

@@ -1,5 +1,5 @@
-//! Adoption: adds leases from the records of Kubernetes objects, and reports records that contradict the ledger or the
-//! pools. Adoption never frees an address.
+//! Adoption: makes leases and reservations from the records of Kubernetes objects, and reports records that contradict
+//! the ledger or the pools. Adoption never frees an address.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -23,7 +23,8 @@ struct Found {
     attribution: Attribution,
 }
 
-/// Two claimants of each address that records of several claimants have and no claimant holds, by network and address.
+/// Addresses that no claimant holds and that several claimants record, by network and address. Two of these claimants
+/// are listed for each address.
 type Rivals = BTreeMap<(Arc<str>, IpAddr), Vec<Arc<Claimant>>>;
 
 /// Result for one address of a record.
@@ -67,8 +68,8 @@ impl Allocator {
         adoption
     }
 
-    /// Finds the pool or the networks of each recorded address, and the addresses that records of several claimants
-    /// have.
+    /// Finds the pool or the networks of each recorded address. Also finds the free addresses that several claimants
+    /// record.
     fn attribute_all(&self, records: impl IntoIterator<Item = Record>) -> (Vec<Found>, Rivals) {
         let mut audiences = Audiences::default();
         let (mut found, mut rivals) = (Vec::new(), Rivals::new());
@@ -185,9 +186,8 @@ impl Allocator {
         let rivals = rivals.get(&(Arc::clone(network), address)).into_iter().flatten();
         if let Some(other) = rivals.into_iter().find(|other| *other != claimant) {
             problems.push(Problem::Duplicate(Claimant::clone(other)));
-            // The share of a namespace limits only the records of this namespace against each other. If the other
-            // record is of another namespace, the address is always reserved: the machine of this record may still use
-            // the address.
+            // If both records are of one namespace, its share limits the reservation. If the other record is of another
+            // namespace, the address is always reserved, because the machine of this record may still use the address.
             let is_of_namespace = other.machine.served_in() == claimant.machine.served_in();
             if is_of_namespace && self.exceeds_share(network, address, origin) {
                 problems.push(Problem::Ignored(Ignored::Share));
@@ -199,13 +199,14 @@ impl Allocator {
         let Some(state) = self.pools.get(name) else { return Outcome::Refused };
         let (pool, offers) = (Arc::clone(&state.pool), state.offers_to(&claimant.machine, address));
         let Some(of_network) = self.networks.get(network) else { return Outcome::Refused };
-        // The ledger has refused this address or machine, so the record only reserves the address until the machine is
-        // gone. The next adoption of the record may succeed.
+        // The ledger refuses a lease of this address or machine for now, so the record only reserves the address. A
+        // later adoption of the record may add the lease.
         if of_network.is_refused(address) || self.check_denied(&claimant.machine).is_err() {
             self.add_conflict(network, address, origin, State::Mismatch, journal);
             return Outcome::Refused;
         }
-        // The other record does not prevent the lease: the unknown machine of the other record may be this machine.
+        // The other record does not prevent the lease: its unknown machine may be this machine, or it is an earlier
+        // record of this machine. See `Network::is_recorded_by_other`.
         if let Some(other) = of_network.conflict_at(address, |other| *other != **claimant) {
             problems.push(Problem::Duplicate(other));
         }
@@ -281,12 +282,12 @@ impl Allocator {
                     beyond.push(origin.mismatch(address, Problem::Ignored(Ignored::Share)));
                 }
                 Verdict::Reserve(state) => self.add_conflict(&network, address, &origin, state, journal),
-                // The UID of the machine that holds the address differs from the UID of the machine whose guest reports
-                // the address.
+                // The holder is the reporting claimant, for which `add_conflict` adds nothing, or another object of the
+                // same VirtualMachine. Then the report is noted.
                 Verdict::Lease if kind == Source::Report => {
                     self.add_conflict(&network, address, &origin, State::ByReport, journal);
                 }
-                // The caller needs no lease.
+                // A record of this kind needs no lease.
                 Verdict::Lease => self.add_conflict(&network, address, &origin, State::ByRecord, journal),
                 Verdict::Ignore(_) => {}
             }
@@ -295,7 +296,7 @@ impl Allocator {
     }
 
     /// Notes that no object of a machine records these addresses any more. Each address is given with its network. The
-    /// machine may still use the addresses, so they stay reserved for the machine, but they no longer cause conflicts.
+    /// addresses stay reserved, because the machine may still use them, but the machine no longer counts as their user.
     pub(crate) fn end_records(&mut self, machine: &Machine, addresses: &BTreeSet<(String, IpAddr)>) {
         for (network, address) in addresses {
             if let Some(state) = self.networks.get_mut(network.as_str()) {
@@ -304,8 +305,8 @@ impl Allocator {
         }
     }
 
-    /// Adds a record of an address that the claimant of the record does not hold. If the claimant already has a record
-    /// of the address, a record that needs no lease and a report of a guest do not replace it.
+    /// Adds a record of an address to the conflicts, unless the claimant of the record holds the address. A record that
+    /// needs no lease, or a report of a guest, does not replace an earlier record of the claimant.
     pub(super) fn add_conflict(
         &mut self,
         network: &Arc<str>,

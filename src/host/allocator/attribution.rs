@@ -20,7 +20,7 @@ pub(super) enum Attribution {
     Pool(Arc<str>, Arc<str>),
     /// The address belongs to one of these networks.
     Ambiguous(Vec<Arc<str>>),
-    /// The address belongs to no pool. A conflict is recorded on each of these networks.
+    /// The address belongs to no pool. The record may reserve the address on each of these networks.
     NoPool(Vec<Arc<str>>),
 }
 
@@ -80,15 +80,16 @@ impl Audiences {
 // === impl Allocator ===
 
 impl Allocator {
-    /// Finds the pool or the networks of a recorded address, among the pools that serve the claimant. The first of
-    /// these that is known decides:
+    /// Finds the pool or the networks of a recorded address, among the pools that serve the claimant. The first of the
+    /// following that is known decides:
     ///
     /// - the NodePool of the object
-    /// - the networks of the object
+    /// - the network that the record names, if the object lists this network
+    /// - the network of the object, if pools of the interface are on exactly one of its networks
     /// - the network that the record names
     /// - the address itself
     ///
-    /// The record of a claim belongs to the pool of the claim.
+    /// The record of a claim belongs to the pool of the claim, or to no pool.
     pub(super) fn attribute(&self, origin: &Origin, address: IpAddr, audience: &Audience) -> Attribution {
         let Claimant { machine, interface } = &*origin.claimant;
         let none = BTreeMap::new();
@@ -146,7 +147,7 @@ impl Allocator {
     /// - a pool that offers the address to the machine
     /// - a pool that has the address
     /// - an external pool
-    /// - the first pool: the address may move to another pool of its network
+    /// - the first pool: the lease can move to another pool of its network later
     ///
     /// A pool that allocates is preferred to a suspended pool, such as a pool that is being deleted.
     fn pool_among(

@@ -96,8 +96,8 @@ impl Allocator {
     }
 
     /// Allocates the addresses that one interface lacks, from the first of its pools that has a free address of each
-    /// family. A pool with closed addresses is not exhausted, so the search ends at this pool. Otherwise the machine
-    /// would get an address of an overflow pool, and keep that address for life.
+    /// requested family. The search ends at a pool with closed addresses, because these may be free. Otherwise the
+    /// machine would get an address of an overflow pool, and keep that address for life.
     fn allocate_one(&mut self, want: &Want, claim: &Claim, journal: &mut Journal) -> Result<(), Refusal> {
         let (begin, mut exhausted) = (journal.changes().len(), Queue::new());
         'pools: for pool in &want.pools {
@@ -136,7 +136,7 @@ impl Allocator {
     }
 
     /// The pools of a group from which an interface may get the addresses that it lacks, in the order in which they are
-    /// tried. Only one pool is tried if one of these exists:
+    /// tried. Suspended pools are left out. If one of the following pools exists, only the first of them is tried:
     ///
     /// - `own`, the pool of the other addresses of the interface
     /// - the pool that has the named addresses
@@ -181,7 +181,7 @@ impl Allocator {
         Ok(pools)
     }
 
-    /// Returns the addresses that a claim lacks, and the leases of the claim that move to another pool.
+    /// Returns the addresses that a claim lacks, and the leases of its machine that move to another pool.
     pub(super) fn wants(&self, claim: &Claim) -> Result<Wants, ClaimError> {
         let held = self.held_by(&claim.machine);
         let mut wants = Wants::default();
@@ -241,8 +241,8 @@ impl Allocator {
         Ok(wants)
     }
 
-    /// Whether an interface still has an address of a network that no pool offers any more. The interface then gets no
-    /// other address of the family.
+    /// Whether an interface keeps an address of a network although no pool offers the address any more. The interface
+    /// then gets no other address of the family.
     pub(super) fn keeps(&self, machine: &Machine, interface: InterfaceName, network: &str, family: Family) -> bool {
         let claimant = Claimant { machine: machine.clone(), interface };
         let own = self.paths.get(machine).into_iter().flatten();
@@ -328,8 +328,8 @@ impl Allocator {
         network.delayed_until(named).map_or(Ok(()), |until| Err(ClaimError::ReuseDelay { named, until }))
     }
 
-    /// The address of a pool that a machine of the same namespace and name released last, with the time of the release.
-    /// `None`: there is no such address, or it is not free.
+    /// The free address of a pool that a machine of the same namespace and name released last, with the time of the
+    /// release. Its reuse delay does not matter. `None`: no such address is free.
     fn remembered(&self, pool: &str, family: Family, machine: &Machine) -> Option<(Timestamp, IpAddr)> {
         let state = self.pools.get(pool)?;
         let network = self.networks.get(state.pool().network.as_str())?;

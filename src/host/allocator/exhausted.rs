@@ -4,8 +4,8 @@ use std::fmt;
 
 use crate::network::Family;
 
-/// The beginning of the message about an exhausted pool, before the name of the interface. The enhancement prescribes
-/// this string, and users search for it.
+/// The beginning of the message about an exhausted pool, before the name of the interface. The enhancement
+/// (openshift/enhancements pull request 1855) prescribes this string, and users search for it.
 #[doc(hidden)]
 pub const EXHAUSTED_MESSAGE: &str = "No available IPs in pool for interface ";
 

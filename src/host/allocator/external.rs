@@ -61,7 +61,7 @@ impl Allocator {
             }
             let checked = self.check_exact(&name, &network, &claimant, named);
             if let Verdict::Reserve(state) = verdict {
-                // The program that chose the address already uses it, so no other machine gets the address later.
+                // The other program has given the address to this machine, so the address is reserved for the machine.
                 let (source, claimant) = (Arc::from(source), Arc::clone(&claimant));
                 let origin = Origin { claimant, node_pool: None, attachments: Vec::new(), network: None, source, kind };
                 self.add_conflict(&network, named, &origin, state, journal);

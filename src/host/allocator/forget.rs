@@ -17,7 +17,7 @@ use crate::network::{Family, InterfaceName};
 
 /// Number of remembered addresses that are never forgotten.
 const REMEMBERED: usize = 1_000;
-/// Number of remembered addresses for each held address that are never forgotten, if this gives a larger number.
+/// Number of remembered addresses for each held address that are never forgotten. The larger of the two limits applies.
 const REMEMBERED_PER_HELD: usize = 4;
 /// Maximum number of leases that one call forgets. The controller sends the writes of one call together, one for each
 /// lease.
@@ -125,7 +125,7 @@ mod tests {
         allocator
     }
 
-    /// The numbers of the addresses that are forgotten at a second.
+    /// Forgets leases at a second, and returns the numbers of their addresses.
     fn forgotten(allocator: &mut Allocator, sticky: &[&str], second: i64) -> BTreeSet<u32> {
         let number = |address: IpAddr| match address {
             IpAddr::V4(address) => u32::from(address) - 0x0a00_0000,

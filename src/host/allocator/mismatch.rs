@@ -40,8 +40,8 @@ pub struct Mismatch {
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum Problem {
-    /// Another claimant holds the address, has a record of it, or runs with it. The holder keeps the address. The address
-    /// is not allocated again before both machines are gone.
+    /// Another claimant holds the address, has a record of it, or has a guest that reports it or migrated with it. The
+    /// holder keeps the address. The address is not allocated again before both machines are gone.
     Duplicate(Claimant),
     /// No pool has the interface and the address of the record. The address is not allocated before the machine is
     /// gone.
@@ -61,7 +61,7 @@ pub enum Problem {
     /// address is not allocated before the machine is gone. If the machine already held the address, it keeps the
     /// address.
     Reserved(String, Option<ReservedAddress>),
-    /// The pool of the record has this other prefix length. The machine keeps the prefix length of the record.
+    /// The prefix length of the pool, which differs from that of the record. The machine keeps that of the record.
     Prefix(u8),
     /// The record has no effect, for this reason.
     Ignored(Ignored),

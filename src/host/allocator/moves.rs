@@ -16,9 +16,10 @@ impl Allocator {
     /// Returns the move of a held lease to another pool. The machine keeps the address. `None`: the lease stays in its
     /// pool.
     ///
-    /// The other pool must allocate addresses of the same network. If this pool does not have the address, the address
-    /// counts as outside the pool and keeps its prefix length. A claim chooses its pool, so the lease of a claim moves
-    /// only in two cases: the other pool has the address, or the pool of the lease no longer offers the address.
+    /// The other pool must allocate addresses of the same network. If the other pool does not have the address, the
+    /// address counts as outside that pool and keeps its prefix length. A claim chooses its pool, so the lease of a
+    /// claim moves only in two cases: the other pool has the address, or the pool of the lease no longer offers the
+    /// address.
     pub(super) fn moved(&self, network: &Arc<str>, address: IpAddr, lease: &Lease, pool: &str) -> Option<Move> {
         let (name, state) = self.pools.get_key_value(pool)?;
         let pool = state.pool();
@@ -36,8 +37,8 @@ impl Allocator {
         Some(Move { network: Arc::clone(network), address, lease })
     }
 
-    /// Moves the leases of a machine to the pools that serve it now, and returns the moved addresses. The machine keeps its
-    /// addresses. A pool takes the leases of its own interface on its own network. For several such pools, see
+    /// Moves the leases of a machine to the pools that serve it now, and returns the moved addresses. The machine keeps
+    /// its addresses. A pool takes the leases of its own interface on its own network. For several such pools, see
     /// [`home_in_group`].
     pub(crate) fn move_leases(&mut self, machine: &Machine, pools: &[String], journal: &mut Journal) -> Vec<IpAddr> {
         let held = self.held_by(machine).into_iter();

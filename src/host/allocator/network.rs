@@ -18,28 +18,31 @@ use crate::network::{Family, InterfaceName};
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Network {
-    // Leases of held addresses, and of released addresses until another claimant gets the address.
+    // Leases of held addresses and of released addresses. A released lease stays until another claimant gets the
+    // address, or until the lease is forgotten.
     leases: BTreeMap<IpAddr, Lease>,
     conflicts: BTreeMap<IpAddr, BTreeMap<Machine, Records>>,
-    // Number of records in `conflicts` by the namespace of their machines, without those of claims and reports.
+    // Number of machine records in `conflicts`, by address and by the namespace of the machine. Records of claims and
+    // reports of guests are not counted.
     recording: BTreeMap<IpAddr, BTreeMap<String, usize>>,
     // Machines of `conflicts` whose objects no longer record the address. The address stays reserved for the machine.
     // The caller reports these machines, and no ledger stores them.
     ended: BTreeMap<IpAddr, BTreeSet<Machine>>,
-    // Addresses that running guests report, with the reporting claimants and the sources of the reports. The caller
-    // sets the reports, and no ledger stores them.
+    // Addresses that running guests report, or that Services and Clusters use, with these claimants and the sources of
+    // the reports. The caller sets the reports, and no ledger stores them.
     reports: BTreeMap<IpAddr, BTreeMap<Claimant, Arc<str>>>,
     // Reuse delays that are not over. Each has its end and its address.
     delays: BTreeSet<(Timestamp, IpAddr)>,
     pools: Vec<Arc<Pool>>,
-    // The namespaces of the machines, and of the claims, that any of the pools serves.
+    // Namespaces whose machines any of the pools serves, and namespaces whose claims any of the pools serves.
     machines: Vec<Namespaces>,
     claims: Vec<Namespaces>,
     // The ranges of all pools, sorted.
     ranges: Vec<PoolRange>,
     // Why pools and templates reserve single addresses of the network.
     named: BTreeMap<IpAddr, Vec<ReservedAddress>>,
-    // Addresses whose lease the ledger refuses to change, and until when.
+    // Addresses whose lease the ledger refuses to change, each with the end of the pause before the ledger is asked
+    // again.
     refused: BTreeMap<IpAddr, Timestamp>,
 }
 
@@ -162,7 +165,7 @@ impl Network {
         })
     }
 
-    /// The guests that report an address.
+    /// The guests, Services and Clusters with a report of an address.
     pub(super) fn reporters(&self, address: IpAddr) -> impl Iterator<Item = User<'_>> {
         let claimants = self.reports.get(&address).into_iter().flatten();
         claimants.map(move |(Claimant { machine, interface }, source)| User {
@@ -192,7 +195,8 @@ impl Network {
         self.ended.get(&address).is_some_and(|ended| ended.contains(machine))
     }
 
-    /// Sets whether the objects of a machine have stopped to record an address that stays reserved for the machine.
+    /// Sets whether an address stays reserved for a machine although no object of the machine records the address any
+    /// more.
     pub(super) fn set_ended(&mut self, address: IpAddr, machine: &Machine, has_ended: bool) {
         let is_known = self.conflicts.get(&address).is_some_and(|machines| machines.contains_key(machine));
         if has_ended && is_known {
@@ -205,7 +209,8 @@ impl Network {
         }
     }
 
-    /// Why a record or a report reserves an address. A record takes precedence over a report.
+    /// Returns the state that records and reports give to an address. A record takes precedence over a report. `None`:
+    /// the address has neither.
     pub(super) fn reserved_as(&self, address: IpAddr) -> Option<State> {
         let records = self.conflicts.get(&address).into_iter().flat_map(BTreeMap::values).flat_map(BTreeMap::values);
         let reported = self.reports.contains_key(&address).then_some(State::ByReport);
@@ -325,7 +330,8 @@ impl Network {
         self.reporters_of(address).filter(|claimant| !is_guest_of(&claimant.machine, machine))
     }
 
-    /// Adds or removes the report of an address, and returns the previous source.
+    /// Adds a claimant's report of an address, or removes the report if `source` is `None`. Returns the previous
+    /// source.
     pub(super) fn set_report(
         &mut self,
         address: IpAddr,
@@ -347,8 +353,9 @@ impl Network {
     /// contradict nothing:
     ///
     /// - a record that cannot be read: its machine may be this machine
-    /// - a record that needs no lease, of an object with the same name: this may be an earlier record of this machine,
-    ///   such as the record of an IPAddress before its claim
+    /// - a record that needs no lease, or a report, if both objects belong to one VirtualMachine, and both are claims
+    ///   or both are machines: this may be an earlier record of this machine, such as the record of an IPAddress before
+    ///   its claim
     pub(super) fn is_recorded_by_other(&self, address: IpAddr, machine: &Machine) -> bool {
         let is_weak = |state: &State| matches!(state, State::ByRecord | State::ByReport);
         let is_before =
@@ -371,17 +378,17 @@ impl Network {
         interfaces.into_iter().flat_map(BTreeMap::values).any(|(state, _)| *state == State::Excluded)
     }
 
-    /// The reports of guests, sorted by address and claimant.
+    /// All reports, sorted by address and claimant.
     pub(super) fn reports(&self) -> &Reports {
         &self.reports
     }
 
-    /// Replaces the reports of guests.
+    /// Replaces all reports.
     pub(super) fn set_reports(&mut self, reports: Reports) {
         self.reports = reports;
     }
 
-    /// Returns the reports of guests.
+    /// Returns all reports.
     pub(super) fn into_reports(self) -> Reports {
         self.reports
     }
@@ -401,12 +408,13 @@ impl Network {
         self.refused.contains_key(&address)
     }
 
-    /// The addresses whose lease the ledger refuses to change, and until when.
+    /// The addresses whose lease the ledger refuses to change, each with the end of the pause.
     pub(super) fn refused(&self) -> impl Iterator<Item = (IpAddr, Timestamp)> {
         self.refused.iter().map(|(address, until)| (*address, *until))
     }
 
-    /// Sets the time until which the ledger refuses to change the lease of an address. `None`: the lease can change.
+    /// Sets the end of the pause after the ledger refused to change the lease of an address. `None`: the lease can
+    /// change.
     pub(super) fn set_refused(&mut self, address: IpAddr, until: Option<Timestamp>) {
         match until {
             Some(until) => self.refused.insert(address, until),
@@ -414,7 +422,7 @@ impl Network {
         };
     }
 
-    /// Removes a reuse delay that is over, and returns the address of the delay.
+    /// Removes a reuse delay that is over, and returns the address of the delay. `None`: no delay is over.
     pub(super) fn end_delay(&mut self, now: Timestamp) -> Option<IpAddr> {
         let (until, _) = *self.delays.first()?;
         if until <= now { self.delays.pop_first().map(|(_, address)| address) } else { None }
@@ -429,7 +437,7 @@ impl Network {
         for (space, subnet) in subnets {
             let mut free = FreeRanges::default();
             for range in subnet.ranges() {
-                // The ranges of a pool never overlap and never cover all addresses, so this cannot fail.
+                // The ranges of a pool never overlap and never cover all addresses, so `add_range` cannot fail.
                 let done = free.add_range(range.first(), range.last());
                 debug_assert_eq!(done, Ok(()), "{range}");
             }
@@ -507,7 +515,7 @@ impl Network {
             || records.into_iter().flat_map(BTreeMap::values).any(|(state, _)| *state != State::ByReport)
     }
 
-    /// Whether a machine has the lease of an address, or records the address without a lease.
+    /// Whether a machine holds or last held an address, or records the address without a lease.
     pub(super) fn mentions(&self, address: IpAddr, machine: &Machine) -> bool {
         self.lease(address).is_some_and(|lease| lease.claimant.machine == *machine)
             || self.conflicts.get(&address).is_some_and(|machines| machines.contains_key(machine))

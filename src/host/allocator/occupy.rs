@@ -91,8 +91,8 @@ impl Allocator {
         before
     }
 
-    /// Adds an address that records of a namespace reserve to the count of each pool that has the address, or removes
-    /// it.
+    /// Adds one address to the count of addresses that records of a namespace reserve, in each pool with the address,
+    /// or removes the address from these counts.
     fn count_record(&mut self, network: &str, address: IpAddr, namespace: &str, is_added: bool) {
         let pools = self.networks.get(network).into_iter().flat_map(|network| network.pools_with(address));
         for name in pools {
@@ -109,8 +109,8 @@ impl Allocator {
         if was_occupied != is_occupied {
             self.occupy(network, address, is_occupied);
         }
-        // A machine with the name of the last holder does not wait for the end of the reuse delay. So the address may
-        // be free for such a machine now, although the address is occupied for all other machines.
+        // The reuse delay does not apply to a sticky claim, or a pre-allocation, of a machine with the name of the last
+        // holder. So the address may be free for such a machine now, although the address is occupied for all others.
         if let Some(last) = last {
             self.stir_namesakes(&last.machine);
         }

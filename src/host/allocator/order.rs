@@ -26,9 +26,9 @@ impl Allocator {
     /// Sorts claims that wait for a pool into the order in which they are served. Each claim comes with the family that
     /// it waits for.
     ///
-    /// The oldest claim is served first. In shared pools, the claims of the namespace with the fewest addresses come
-    /// first each time. Claims that do not wait for an address of the pool now come last. Claims that are not in the
-    /// wait queue follow, in the order in which they would be served later.
+    /// The oldest claim is served first. In a shared pool, the next claim is always of the namespace that then has the
+    /// fewest addresses. Waiting claims without a family follow: they do not wait for an address of the pool now.
+    /// Claims that are not in the wait queue come last, in the order in which they would be served later.
     #[doc(hidden)]
     #[must_use]
     pub fn in_order<'c>(

@@ -14,12 +14,12 @@ pub(super) struct PoolState {
     pub(super) pool: Arc<Pool>,
     // The pool without the addresses that other pools of the network reserve.
     pub(super) offered: Pool,
-    // Pre-allocated addresses that are not reserved on the network for any other reason.
+    // Pre-allocated addresses that the network reserves for no other reason, except that this pool may exclude them.
     pub(super) pre_allocated: BTreeSet<IpAddr>,
     // One set for each subnet, in the order of the subnets. The sets include the reserved first and last addresses of
     // subnets: see `Network::free_of`.
     pub(super) free: BTreeMap<Family, Vec<FreeRanges>>,
-    // The families with addresses that are closed: see `Registry::open_closed`.
+    // The families of which addresses are closed: see `Registry::open_closed`.
     pub(super) closed: BTreeSet<Family>,
     // Number of addresses that records of machines reserve.
     pub(super) recorded: Counts,
@@ -30,7 +30,7 @@ pub(super) struct PoolState {
 /// A number of addresses, by family and by the namespace of their machines.
 pub(super) type Counts = BTreeMap<(Family, String), usize>;
 
-/// Adds one address of a namespace to the counts, or removes one.
+/// Adds one address of a namespace to the counts, or removes one address.
 pub(super) fn count(counts: &mut Counts, family: Family, namespace: &str, is_added: bool) {
     let key = (family, namespace.to_owned());
     let count = counts.get(&key).copied().unwrap_or_default();
@@ -67,9 +67,10 @@ impl PoolState {
                 && self.pre_allocated(machine, Family::of(address)) == Some(address)
     }
 
-    /// Whether machines in the namespace of a machine may use addresses that they got before the pool ceased to serve the
-    /// namespace. This is so if they hold addresses of the pool. After a loss of leases, nothing shows this, so records
-    /// also count in a pool of their own namespace that serves no machine.
+    /// Whether records of machines in the namespace of `machine` count although the pool no longer serves the
+    /// namespace. They count if machines of the namespace hold addresses of the pool. After a loss of leases, no lease
+    /// shows that the pool served the namespace, so records also count in a pool of their own namespace that serves no
+    /// machine.
     pub(super) fn may_have_served(&self, machine: &Machine) -> bool {
         let namespace = machine.served_in();
         let holds = |family| self.held.contains_key(&(family, namespace.to_owned()));

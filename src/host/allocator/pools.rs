@@ -244,8 +244,8 @@ impl Allocator {
         Ok(renames)
     }
 
-    /// Refuses to change the network or the interface of a pool that machines use: their leases would no longer be
-    /// found.
+    /// Refuses to change the network or the interface of a pool while machines hold or wait for its addresses: their
+    /// leases would no longer be found.
     fn check_in_use(&self, known: &Pool, given: &Pool) -> Result<(), PoolError> {
         let members = [
             ("network", known.network.clone(), given.network.clone()),
@@ -289,8 +289,8 @@ impl Allocator {
     }
 
     /// Changes the leases of held addresses to the prefix length of their pool, and returns the changed allocations. If
-    /// the pool of a lease does not have the address, the prefix length comes from the pool [`Self::home`], as the
-    /// gateway does.
+    /// the pool of a lease does not have the address, the prefix length comes from the pool that [`Self::home`]
+    /// returns, as the gateway does.
     fn change_prefixes(&mut self, given: &BTreeMap<Arc<str>, Arc<Pool>>, journal: &mut Journal) -> Vec<Allocation> {
         let mut changed = Vec::new();
         let (mut changes, networks): (_, BTreeSet<&str>) =
@@ -331,7 +331,7 @@ impl Allocator {
     /// Counts the addresses, leases and waiting machines of each pool, by the name of the pool. A pool that does not
     /// exist has counts, too, if a lease or a waiting machine names it.
     ///
-    /// The cost depends on the number of known addresses. It does not depend on the number of pools.
+    /// The cost grows with the number of pools and with the number of known addresses, not with their product.
     #[must_use]
     pub fn usage(&self, now: Timestamp) -> BTreeMap<&str, PoolUsage> {
         let (mut usage, now) = (BTreeMap::<&str, PoolUsage>::new(), now.max(self.now));

@@ -14,8 +14,8 @@ pub(super) struct Queues {
     pub(super) waiters: BTreeMap<Machine, Waiter>,
     // The machines in each queue, by their namespace.
     pub(super) turns: BTreeMap<Queue, BTreeMap<String, BTreeSet<Turn>>>,
-    // Waiting machines that can get an address although their pool has no free address: a pool keeps the address for
-    // the machine, or a machine of the same name held the address last. The reuse delay does not matter here.
+    // Waiting machines that try to get an address even if their pools have no free address: their claim is sticky, a
+    // pool keeps the address for the machine, or a machine of the same name held the address last.
     pub(super) entitled: BTreeSet<Turn>,
     // Waiting machines whose claim needs no further address, or can never be served. The next decision removes these
     // machines.
@@ -25,7 +25,7 @@ pub(super) struct Queues {
 #[derive(Clone, Debug)]
 pub(super) struct Waiter {
     pub(super) claim: Arc<Claim>,
-    // `None` while the pools of the claim are unknown or suspended.
+    // `None` while the pools of the claim are unknown or suspended, or while the machine is settled.
     pub(super) queue: Option<Queue>,
 }
 

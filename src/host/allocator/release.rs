@@ -13,11 +13,11 @@ use crate::network::Family;
 // === impl Allocator ===
 
 impl Allocator {
-    /// Releases all addresses of a machine, removes the machine from the wait queue, and ends its records without a
-    /// lease. Returns the released addresses.
+    /// Releases all addresses of a machine, removes the machine from the wait queue, and removes the records of the
+    /// machine without a lease. Returns the released addresses.
     ///
-    /// Each address gets a reuse delay: see [`Self::reuse_after`]. The UID must match too: another machine of the same name keeps
-    /// its addresses.
+    /// Each address gets a reuse delay: see [`Self::reuse_after`]. The UID must match, too: another machine of the same
+    /// name keeps its addresses.
     ///
     /// Call this only when the machine is gone, that is, when it can no longer send packets from its addresses.
     pub(crate) fn release(&mut self, machine: &Machine, now: Timestamp, journal: &mut Journal) -> Vec<Allocation> {
@@ -75,8 +75,8 @@ impl Allocator {
         allocations(released)
     }
 
-    /// Records that a search did not find a machine. Returns when an earlier search first missed the machine, or `None`
-    /// if this search is the first.
+    /// Records that a search did not find a machine. Returns when an earlier search first missed the machine. `None`:
+    /// no earlier search missed the machine.
     pub(crate) fn note_missing(
         &mut self,
         machine: &Machine,

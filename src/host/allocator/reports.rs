@@ -20,7 +20,7 @@ pub struct ReportChanges {
     pub ended: Vec<Reported>,
 }
 
-/// An address that a running guest reports.
+/// An address that a running guest reports, or that a Service or a Cluster uses.
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[doc(hidden)]
 pub struct Reported {
@@ -28,11 +28,12 @@ pub struct Reported {
     pub network: String,
     /// The reported address.
     pub address: IpAddr,
-    /// The claimant that reports the address.
+    /// The guest, the Service or the Cluster.
     pub claimant: Claimant,
     /// Kind and name of the object that has the report.
     pub source: String,
-    /// Whether the address is reserved. `false`: the claimant itself holds the address.
+    /// Whether the address is reserved. `false`: the claimant, or another object of its VirtualMachine, holds the
+    /// address.
     pub is_reserved: bool,
     /// The claimant that holds the address. `None` if no claimant holds it.
     pub holder: Option<Claimant>,
@@ -44,10 +45,10 @@ pub struct Reported {
 // === impl Allocator ===
 
 impl Allocator {
-    /// Adds and removes reports of running guests. A reported address is not allocated to other machines. A report
-    /// never becomes a lease, and takes no address from its holder.
+    /// Adds and removes reports of running guests, Services and Clusters. A reported address is not allocated to other
+    /// machines. A report never becomes a lease, and takes no address from its holder.
     ///
-    /// The cost does not depend on the number of other reports. The caller serves waiting machines afterwards.
+    /// The cost does not depend on the number of other reports. The caller must serve waiting machines afterwards.
     pub(crate) fn change_reports(
         &mut self,
         begun: &[Reservation],
@@ -114,7 +115,7 @@ impl Allocator {
         })
     }
 
-    /// The addresses that running guests report, sorted by network, address and claimant.
+    /// All reports of running guests, Services and Clusters, sorted by network, address and claimant.
     #[doc(hidden)]
     pub fn reports(&self) -> Vec<Reported> {
         let mut reports = Vec::new();

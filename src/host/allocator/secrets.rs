@@ -15,7 +15,8 @@ pub const MOST_SECRETS: usize = 64;
 // === impl Allocator ===
 
 impl Allocator {
-    /// Records the names of the Secrets from which guests of a machine may read its addresses, in each lease of the machine.
+    /// Records the names of the Secrets from which guests of a machine may read its addresses, in each lease of the
+    /// machine. The names replace all earlier names.
     pub(crate) fn set_secrets(&mut self, machine: &Machine, secrets: &BTreeSet<String>, journal: &mut Journal) {
         let secrets: BTreeSet<String> = secrets.iter().take(MOST_SECRETS).cloned().collect();
         let held = self.held_by(machine).into_iter();
@@ -28,7 +29,8 @@ impl Allocator {
         }
     }
 
-    /// Adds the Secret of a claim to the leases that the machine already has.
+    /// Adds the name of the Secret of a claim to the leases that the machine already has. A lease that already has the
+    /// maximum number of names loses its earlier names.
     pub(super) fn note_secret(&mut self, claim: &Claim, journal: &mut Journal) -> Result<(), ClaimError> {
         let Some(secret) = &claim.secret else { return Ok(()) };
         let lacks = self.held_by(&claim.machine).into_iter().filter(|(_, _, lease)| !lease.secrets.contains(secret));

@@ -93,7 +93,8 @@ impl Allocator {
         served
     }
 
-    /// Replaces the claim with which a machine waits, and returns the previous claim.
+    /// Replaces the claim with which a machine waits, and returns the previous claim. `None` removes the machine from
+    /// the wait queue.
     pub(super) fn set_waiter(&mut self, machine: &Machine, claim: Option<Arc<Claim>>) -> Option<Arc<Claim>> {
         self.queues.enqueue(machine, None);
         self.queues.settled.remove(machine);

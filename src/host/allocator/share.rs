@@ -11,9 +11,9 @@ use crate::host::claim::{Claimant, Lease, Machine};
 use crate::host::may_record::Source;
 use crate::network::{Family, InterfaceName};
 
-/// The share of a namespace is the size of the pool, divided by this number. The records of one namespace that are no
-/// leases reserve at most its share of a shared pool. A pool that serves several namespaces keeps at most this share
-/// for guests of one namespace that migrated to another cluster.
+/// The share of a namespace is the size of the pool, divided by this number. Records of one namespace without a lease
+/// reserve at most its share of a shared pool. A pool that serves several namespaces keeps at most this share for
+/// guests of one namespace that migrated to another cluster.
 const PART: u128 = 4;
 
 /// The share of a namespace in an external pool, for guests that migrated. The size of an external pool is not known.
@@ -26,8 +26,8 @@ impl Allocator {
     /// further address. Without this limit, a user of one namespace could block all addresses with the annotation of
     /// one machine.
     ///
-    /// For each interface of a machine, one address is reserved despite the limit, because the machine may use the
-    /// address. Reports, and the objects of claims, have other limits.
+    /// For each interface of a machine, one address of each family is reserved despite the limit, because the machine
+    /// may use the address. Reports, and the objects of claims, have other limits.
     pub(super) fn exceeds_share(&self, network: &str, address: IpAddr, origin: &Origin) -> bool {
         let machine = &origin.claimant.machine;
         if matches!(origin.kind, Source::Report | Source::Neighbour) || machine.kind.is_claim() || !machine.may_exist()
@@ -74,12 +74,12 @@ impl Allocator {
         others.take(interfaces).count() == interfaces
     }
 
-    /// Whether the pool can keep one more address for a guest that migrated to another cluster from the namespace of
-    /// the holder. Without this limit, one namespace could use up a pool of several namespaces for 30 days.
+    /// Whether the namespace of the holder may keep one more address of the pool for a guest that migrated to another
+    /// cluster. Without this limit, one namespace could use up a pool of several namespaces for 30 days.
     pub(super) fn may_keep_for_migrated(&self, network: &str, address: IpAddr, lease: &Lease) -> bool {
         let namespace = lease.claimant.machine.served_in();
-        // The lease may have moved away from a pool of several namespaces that has the address, so these pools count,
-        // too.
+        // The lease may have moved away from a pool of several namespaces that still has the address. So every pool
+        // with the address counts, too.
         let mut pools = self.pools_with(network, address).chain(self.pools.get(&lease.pool)).map(PoolState::pool);
         let Some(pool) = pools.find(|pool| !pool.serves_only(namespace)) else { return true };
         let Some(state) = self.networks.get(network) else { return true };

@@ -1,4 +1,5 @@
-//! How the pools and leases of a network classify a recorded address: its record becomes a lease, reserves the address, or is ignored.
+//! Classifies a recorded address by the pools and leases of its network, and decides whether its record becomes a
+//! lease, reserves the address, or is ignored.
 
 use std::net::IpAddr;
 
@@ -73,8 +74,8 @@ impl Allocator {
     }
 }
 
-/// Whether a record counts for the pools of every namespace. The report of a guest does: the guest is on the network
-/// even if no pool serves its namespace. A record that cannot be read does, too: its machine may be in any namespace.
+/// Whether a record counts for the pools of every namespace. A report does: the guest is on the network even if no pool
+/// serves its namespace. A record of an unknown machine does, too: this machine may be in any namespace.
 pub(super) fn is_everywhere(source: Source, machine: &Machine) -> bool {
     matches!(source, Source::Report | Source::Neighbour) || !machine.may_exist()
 }

@@ -199,7 +199,7 @@ impl Allocator {
         }
     }
 
-    /// Frees the addresses whose reuse delay is over.
+    /// Sets the current time, ends the refusals whose pause is over, and frees the addresses whose reuse delay is over.
     pub(super) fn advance(&mut self, now: Timestamp) {
         self.clock = storable(now);
         self.now = self.now.max(self.clock);
@@ -251,7 +251,8 @@ impl Allocator {
         having.map(|(name, _)| Arc::clone(name)).collect()
     }
 
-    /// The pool that has an address, serves a machine and allocates addresses. `None`: there is no such pool, or several.
+    /// The pool that has an address, serves a machine and allocates addresses. `None`: there are several such pools, or
+    /// there is no such pool.
     #[doc(hidden)]
     #[must_use]
     pub fn home(&self, network: &str, address: IpAddr, machine: &Machine) -> Option<&Pool> {
@@ -346,8 +347,8 @@ impl Allocator {
         self.networks.get(network).is_some_and(|network| network.is_excluded_for(address, machine))
     }
 
-    /// The waiting claims, in the order of their creation. In a pool that namespaces do not share, this is the order in which they
-    /// are served.
+    /// The waiting claims, in the order of their creation. In a pool that namespaces do not share, this is the order in
+    /// which the claims are served.
     #[must_use]
     pub fn waiters(&self) -> Vec<&Claim> {
         let mut waiters: Vec<&Claim> = self.queues.claims().collect();
@@ -355,8 +356,9 @@ impl Allocator {
         waiters
     }
 
-    /// The waiting claims in any order. Each claim comes with the pools for which it waits, and the family that each
-    /// pool lacks. The list of pools is empty if the pools are unknown, or allocate nothing for now.
+    /// The waiting claims in any order. Each claim comes with the pools for which it waits, each with the family of
+    /// which the claim needs an address. The list of pools is empty if the pools are unknown, or allocate nothing for
+    /// now.
     #[doc(hidden)]
     pub fn waiting(&self) -> impl Iterator<Item = (&Claim, &[(Arc<str>, Family)])> {
         self.queues.waiters.values().map(|waiter| (&*waiter.claim, waiter.queue.as_deref().unwrap_or_default()))

@@ -103,7 +103,7 @@ fn leases_and_waiting_machines_count_for_their_pool_also_after_the_ledger_lost_t
 }
 
 #[test]
-fn an_exhausted_pool_is_reported_with_the_text_of_the_enhancement() {
+fn a_claim_on_an_exhausted_pool_gets_the_message_of_the_enhancement_and_waits() {
     let one = pool("one", "eno101", "addresses: [10.0.0.8], machineNetwork: [{cidr: 10.0.0.0/24}]");
     let mut allocator = allocator([one], []);
     assert_eq!(given(&mut allocator, &claim("a", "1", &["n/one"]), 0), "10.0.0.8/24");
@@ -265,7 +265,7 @@ fn a_claim_for_two_interfaces_gets_all_addresses_or_none() {
 }
 
 #[test]
-fn a_rebuild_adds_records_that_fit_and_the_address_of_a_mismatch_is_not_allocated() {
+fn an_adoption_leases_addresses_that_fit_and_reserves_the_address_of_a_mismatch() {
     let one = pool("one", "eth0", "addresses: [10.0.0.0/29], gateway: [10.0.0.6]");
     let mut allocator = allocator([one], []);
     assert_eq!(given(&mut allocator, &claim("a", "1", &["n/one"]), 0), "10.0.0.1/29");
@@ -340,7 +340,7 @@ fn an_address_with_an_unreadable_record_is_adopted_when_the_record_is_fixed() {
 }
 
 #[test]
-fn a_shrink_keeps_leases_and_addresses_outside_are_not_allocated_again() {
+fn a_shrink_keeps_leases_but_addresses_outside_the_pool_are_not_allocated_again() {
     let mut allocator = allocator([pool("one", "eth0", "addresses: [10.0.0.0/24]")], []);
     let (a, b) = (claim("a", "1", &["n/one"]), claim("b", "1", &["n/one"]));
     given(&mut allocator, &a, 0);
@@ -376,7 +376,7 @@ fn record(name: &str, address: &str) -> Record {
     }
 }
 
-/// An allocator of two networks whose pools have the same addresses.
+/// An allocator with two networks whose pools have the same addresses.
 fn twins() -> Allocator {
     let rest = "addresses: [10.0.0.10-10.0.0.20], machineNetwork: [{cidr: 10.0.0.0/24}]";
     allocator([on("infra/vlan10", "a", rest), on("infra/vlan20", "b", rest)], [])
@@ -421,7 +421,7 @@ fn without_a_known_node_pool_an_attached_network_decides_before_the_network_of_t
 }
 
 #[test]
-fn a_record_belongs_to_its_attached_network_even_if_only_another_network_has_a_pool() {
+fn a_network_of_the_record_and_of_its_object_decides_even_if_it_has_no_pool() {
     let rest = "addresses: [10.0.0.10-10.0.0.20], machineNetwork: [{cidr: 10.0.0.0/24}]";
     let mut allocator = allocator([on("infra/vlan10", "a", rest)], []);
     let attachments = vec!["infra/vlan10".to_owned(), "infra/vlan20".to_owned()];
@@ -529,7 +529,7 @@ fn a_lease_moves_to_the_claimed_pool_of_its_network_without_a_release() {
 }
 
 #[test]
-fn a_lease_moves_to_the_pool_that_now_serves_its_machine_even_outside_its_addresses() {
+fn a_lease_moves_to_the_pool_that_serves_its_machine_even_if_the_pool_lacks_the_address() {
     let a = on("vlan10", "a", "addresses: [10.0.0.10-10.0.0.11], machineNetwork: [{cidr: 10.0.0.0/24}]");
     let b = on("vlan10", "b", "addresses: [10.0.0.30-10.0.0.31], machineNetwork: [{cidr: 10.0.0.0/16}]");
     let c = on("vlan20", "c", "addresses: [10.0.0.10-10.0.0.11], machineNetwork: [{cidr: 10.0.0.0/24}]");
@@ -745,7 +745,7 @@ fn external(name: &str, rest: &str) -> Pool {
     pool.unwrap_or_else(|| panic!("{text}: {:?}", diagnostics.kept()))
 }
 
-/// Result of a call that leases exactly these addresses of pool `n/ext` to a machine.
+/// Leases exactly these addresses of pool `n/ext` to a machine. Returns `held`, or the message of the error.
 fn hold(allocator: &mut Allocator, name: &str, addresses: &[&str], now: u64) -> String {
     let claimant = record(name, "10.0.0.1").claimant;
     let addresses: Vec<IpNetwork> = addresses.iter().map(|address| address.parse().unwrap()).collect();
@@ -782,7 +782,7 @@ fn a_claim_on_an_external_pool_allocates_nothing() {
 }
 
 #[test]
-fn an_external_address_of_another_machine_is_refused_and_reserved_while_one_of_them_exists() {
+fn an_external_address_that_another_machine_holds_is_refused_and_reserved_for_both() {
     let own = on("vlan10", "own", "addresses: [10.0.0.8], machineNetwork: [{cidr: 10.0.0.0/24}]");
     let mut allocator = allocator([own, external("ext", "")], []);
     assert_eq!(given(&mut allocator, &claim("x", "1", &["n/own"]), 1), "10.0.0.8/24");
@@ -910,7 +910,7 @@ fn keeping() -> Pool {
 }
 
 #[test]
-fn a_pre_allocated_address_is_allocated_only_to_its_name() {
+fn a_pre_allocated_address_is_allocated_only_to_a_machine_of_its_name() {
     let mut allocator = allocator([keeping()], []);
     assert_eq!(free_and_reserved(&mut allocator, "n/one"), [(3, 2, 1)]);
     assert_eq!(given(&mut allocator, &claim("a", "1", &["n/one"]), 0), "10.0.0.6/24");

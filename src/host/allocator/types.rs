@@ -43,7 +43,8 @@ pub enum ClaimError {
     /// The pool with this name allocates nothing for now, see
     /// [`Registry::suspend`](crate::host::registry::Registry::suspend).
     Suspended(String),
-    /// The free addresses of the pool with this name are closed until their records are adopted. The machine waits.
+    /// The free addresses of the pool with this name are closed until their records are adopted. The machine waits,
+    /// unless its claim names an address.
     Closed(String),
     /// The pool has no addresses of the requested family.
     NoFamily {
@@ -118,10 +119,10 @@ pub struct Usage {
     pub family: Family,
     /// Number of all addresses of the pool.
     pub total: u128,
-    /// Held addresses, including addresses that were allocated from another pool of the network.
+    /// Number of held addresses, including addresses that were allocated from another pool of the network.
     pub allocated: u128,
-    /// Addresses that a pool or template of the network reserves. A pre-allocated address that its machine holds counts as
-    /// allocated.
+    /// Addresses that a pool or template of the network reserves. A pre-allocated address that its machine holds counts
+    /// as allocated instead.
     pub excluded: u128,
     /// Addresses that are neither held nor excluded, and that an object records.
     pub by_record: u128,
@@ -133,15 +134,15 @@ pub struct Usage {
     pub free: u128,
     /// Addresses with two users. Each of them also has one of the states above.
     pub conflicts: u128,
-    /// Held leases of this pool whose address the pool does not offer, or no longer offers. Of the other counts, only
-    /// `excluded` may include these addresses.
+    /// Held leases of this pool whose address the pool does not offer, or no longer offers, to the holder. In the
+    /// states above, such an address counts as `excluded` or not at all.
     pub outside: u128,
 }
 
 /// Counts of a pool.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct PoolUsage {
-    /// Addresses of each family, IPv4 first. Empty for an external pool, and for a pool that the allocator does not have.
+    /// Counts for each family, IPv4 first. Empty for an external pool, and for a pool that the allocator does not have.
     pub families: Vec<Usage>,
     /// Number of held leases of the pool.
     pub held: usize,
@@ -171,7 +172,7 @@ pub struct Resized {
     pub renamed: Vec<Rename>,
     /// Allocations whose prefix length has changed. The machines still use the old prefix length.
     pub prefix_changed: Vec<Allocation>,
-    /// Leases whose address is no longer in the pool.
+    /// Held addresses that their pool does not offer, or no longer offers, to their holders.
     pub outside: Vec<Allocation>,
     /// Allocations to waiting machines.
     pub served: Vec<Allocation>,
@@ -248,8 +249,8 @@ impl Serialize for Usage {
 // === impl ClaimError ===
 
 impl ClaimError {
-    /// Whether the claim needs something that is not available for now: a requested or pre-allocated address, or a lease
-    /// that the ledger refuses. The claim may succeed later.
+    /// Whether the claim needs something that is not available for now: a requested or pre-allocated address, a closed
+    /// address, or a lease that the ledger refuses. The claim may succeed later.
     #[must_use]
     pub fn is_about_address(&self) -> bool {
         matches!(

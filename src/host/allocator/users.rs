@@ -40,7 +40,7 @@ pub(super) struct User<'n> {
     /// Kind and name of the object with the record or report. Empty for a lease.
     pub(super) source: &'n str,
     pub(super) evidence: Evidence,
-    /// Whether a record that needs no lease gives the address to the machine, such as network data of a user.
+    /// Whether a record that needs no lease gives the address to the machine, such as network data that a user wrote.
     pub(super) is_own: bool,
 }
 

@@ -7,8 +7,9 @@ use super::types::ClaimError;
 use crate::host::claim::Lease;
 use crate::network::Family;
 
-/// The pools for which a claim waits, in their order, each with a family. The claim is tried when one of these pools has
-/// a free address of its family. A pool that is not exhausted has the first family that the claim lacks.
+/// The pools for which a claim waits, in the order in which they are tried. Each pool comes with its first requested
+/// family that is exhausted, or with the first requested family if none is. The claim is tried again when one of these
+/// pools has a free address of its family.
 pub(super) type Queue = Vec<(Arc<str>, Family)>;
 
 /// Changes that serve a claim: addresses to allocate, and held addresses that move to another pool.
@@ -22,7 +23,7 @@ pub(super) struct Wants {
 pub(super) struct Want {
     // The pools that can allocate the addresses, in their order. Never empty.
     pub(super) pools: Vec<Arc<str>>,
-    // The families, each with the address that the claim names.
+    // The families, each with the address that the claim names. `None`: the claim names no address of the family.
     pub(super) families: Vec<(Family, Option<IpAddr>)>,
 }
 

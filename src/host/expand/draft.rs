@@ -45,7 +45,7 @@ impl Draft {
             Some(Value::Array(array)) => Some(array),
             Some(other) => {
                 let diagnostic = Diagnostic::error(name, "invalid list", other, "an array");
-                // Report once, even if several interfaces need the array.
+                // The error is reported once, even if several interfaces need the array.
                 if !self.diagnostics.kept().contains(&diagnostic) {
                     self.diagnostics.push(diagnostic);
                 }
@@ -143,8 +143,7 @@ impl Draft {
         diagnostic.into_iter().for_each(|diagnostic| self.diagnostics.push(diagnostic));
     }
 
-    /// Writes an allocated address into an entry of the template without an address, or reports why the entry cannot
-    /// have the address.
+    /// Writes an allocated address into an entry of the template, or reports why the entry cannot have the address.
     fn put_into_entry(&mut self, index: usize, mut entry: Object, family: Family, allocation: &Allocation) {
         let interface = &allocation.claimant.interface;
         let path = NETWORKS.index(index);

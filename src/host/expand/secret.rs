@@ -20,8 +20,6 @@ impl Document {
     /// Secret without the key, and the guest boots without a network. Kubernetes deletes the Secret together with its
     /// KubevirtMachine. The Secret is immutable, because a guest would use another address from a changed Secret at its
     /// next start.
-    /// a Secret without the key, and the guest boots without a network. The Secret is deleted with its KubevirtMachine.
-    /// The Secret is immutable, because a guest would use another address from a changed Secret at its next start.
     #[must_use]
     pub fn secret(&self, machine: &Machine) -> Value {
         let Machine { namespace, name, uid, .. } = machine;

@@ -68,7 +68,7 @@ fn dns(address: &str) -> Json {
 const BOTH: [&str; 2] = ["10.0.0.5/24", "fd00::5/64"];
 
 #[test]
-fn without_a_template_the_document_is_from_scratch() {
+fn a_minimal_template_becomes_a_complete_document() {
     let template = Template::minimal([&"eno101".parse().unwrap()]);
     let document = expand(&template, &BOTH, Some("52:54:00:12:34:56")).unwrap();
     assert_eq!(document.warnings(), []);
@@ -115,7 +115,7 @@ fn members_of_a_template_stay_unchanged() {
 }
 
 #[test]
-fn a_default_route_of_the_template_replaces_that_of_the_pool() {
+fn a_default_route_of_the_template_replaces_the_default_route_of_the_pool() {
     for given in [
         json!({"gateway": "10.0.0.9"}),
         json!({"routes": [{"network": "0.0.0.0/0", "gateway": "10.0.0.9"}]}),
@@ -181,7 +181,7 @@ fn a_new_network_gets_an_id_that_no_other_network_has() {
 }
 
 #[test]
-fn several_interfaces_are_put_into_one_document_with_one_default_route() {
+fn several_interfaces_share_one_document_with_one_default_route_of_each_family() {
     let (first, second) =
         (allocation("eno101", &["10.0.0.5/24"]), allocation("eno102", &["10.1.0.5/16", "fd01::5/48"]));
     let grant = |allocation, gateways: &[&str]| {
@@ -209,7 +209,7 @@ fn several_interfaces_are_put_into_one_document_with_one_default_route() {
     assert_eq!(twice.unwrap_err().to_string(), "interface eno101 is given twice, expected once");
 }
 
-/// The document of a template with the settings of a pool, and what the guest reads from it.
+/// Returns the document of a template with the settings of a pool, and the network that the guest reads from it.
 fn with_settings(of: &Json) -> (Json, NetworkConfig) {
     let allocation = allocation("eno101", &BOTH);
     let route = |to: &str, via: &str| StaticRoute { to: to.parse().unwrap(), via: via.parse().unwrap() };
@@ -504,7 +504,7 @@ fn a_network_config_has_the_network_of_the_document() {
 }
 
 #[test]
-fn a_nic_without_a_mac_address_is_the_one_with_the_name_of_its_key() {
+fn a_nic_without_a_mac_address_has_its_name_as_the_key_of_its_section() {
     let of = json!({"links": [{"id": "a", "name": "eno101", "type": "phy", "mtu": 9000}]});
     let (text, _) = network_config(&of, &["10.0.0.5/24"], None);
     let expected = concat!(

@@ -1,4 +1,5 @@
-//! Writes ISO 9660 with a few files in one directory: the plain tree with Rock Ridge names, and the Joliet tree.
+//! Writes an ISO 9660 image with a few files in one directory. The image has these files in two trees: the plain tree
+//! with Rock Ridge names, and the Joliet tree.
 //!
 //! The position of every block is known before the first byte is written. The blocks have this order: descriptors, path
 //! tables, the directories of each tree, files. No record may cross the end of a block. Each directory has so few

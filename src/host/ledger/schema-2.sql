@@ -1,5 +1,5 @@
--- Never change a statement of this file, or a comment inside a statement: SQLite stores both, and a ledger whose stored statements
--- differ counts as damaged.
+-- Never change a statement of this file, or a comment inside a statement: SQLite stores both, and a ledger whose stored
+-- statements differ counts as damaged.
 
 CREATE TABLE networks (
     id INTEGER PRIMARY KEY,

@@ -164,8 +164,8 @@ impl SqliteLedger {
         problems.into_iter().next().map_or(Ok(()), |problem| Err(LedgerError::Damaged(problem)))
     }
 
-    /// Returns the tenures for which `fits` is true, earliest first. The ledger keeps the latest 100,000 earlier
-    /// holders.
+    /// Returns the tenures for which `fits` is true, earliest first. Of the tenures that have ended, the ledger keeps
+    /// the latest 100,000.
     ///
     /// # Errors
     ///
@@ -208,8 +208,8 @@ impl SqliteLedger {
             Access::Create => OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE,
         };
         let flags = flags | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        // SQLite treats the name `:memory:` as no file and a name that begins with `file:` as a URI; the prefix `./`
-        // avoids both.
+        // SQLite treats the name `:memory:` as a database in memory, and a name that begins with `file:` as a URI. The
+        // prefix `./` avoids both.
         let mut connection = Connection::open_with_flags(Path::new(".").join(path), flags).map_err(store)?;
         connection.busy_handler(Some(wait)).map_err(store)?;
         // This check comes before the first write: the database may belong to another program.

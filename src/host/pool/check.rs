@@ -1,7 +1,8 @@
-//! The check of a specification: [`Pool::new`] makes a pool of it, or reports every mistake with its path.
+//! The check of a specification: [`Pool::new`] makes a pool from the specification, or reports every mistake with its
+//! path.
 //!
-//! This file has the order of the checks, and the checks of names, addresses and subnets. Its submodules check the members
-//! that need more rules.
+//! This file has the order of the checks, and the checks of names, addresses and subnets. Its submodules check the
+//! members that need more rules.
 
 mod pre_allocations;
 mod prefix_length;
@@ -54,7 +55,7 @@ impl Pool {
     /// - The prefix length is that of `prefix`, else that of `machineNetwork`, else that of the template. Otherwise the
     ///   prefix length is that of the CIDRs among the pool's own addresses, if these CIDRs agree and contain all other
     ///   addresses. No other value is used as the prefix length.
-    /// - A pool has one prefix length of each family, because its machines are on one network.
+    /// - A pool without `subnets` has one prefix length of each family, because its machines are on one network.
     /// - A gateway must be in the subnet of every machine, unless [`PoolSpec::on_link_gateway`] is set.
     ///
     /// `None` when the pool has an error. An error that was found while the document was read counts, too. The other

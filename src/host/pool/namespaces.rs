@@ -43,7 +43,7 @@ impl Namespaces {
         Self(Which::OfClustersIn(namespace.into()))
     }
 
-    /// The namespaces of all these sets.
+    /// The union of these sets.
     #[must_use]
     pub fn any_of(sets: impl IntoIterator<Item = Self>) -> Self {
         let sets: Vec<Self> = sets.into_iter().collect();
@@ -84,7 +84,7 @@ impl Namespaces {
         }
     }
 
-    /// The same namespaces in few sets, so that a search is fast: all names are in one set.
+    /// Merges sets of namespaces into fewer sets, so that a search is fast. All names are in one set.
     pub(crate) fn merged<'n>(all: impl IntoIterator<Item = &'n Self>) -> Vec<Self> {
         let (mut merged, mut names) = (Vec::new(), BTreeSet::new());
         for namespaces in all {
@@ -117,12 +117,12 @@ impl Namespaces {
         }
     }
 
-    /// Whether this is the set of namespaces that HyperShift can create for the clusters of one namespace.
+    /// Whether the set has exactly the namespaces that HyperShift can create for the clusters of one namespace.
     pub(crate) fn are_of_clusters(&self) -> bool {
         matches!(self.0, Which::OfClustersIn(_))
     }
 
-    /// Whether this is the set of every namespace.
+    /// Whether the set has every namespace.
     #[must_use]
     pub fn is_every(&self) -> bool {
         self.0 == Which::Every
@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pool_serves_the_namespaces_that_it_names() {
+    fn a_set_has_exactly_the_namespaces_that_it_describes() {
         let names = ["a", "a-blue", "a-", "ab", "b"];
         let has = |namespaces: Namespaces| names.map(|name| namespaces.has(name));
         assert_eq!(has(Namespaces::every()), [true; 5]);

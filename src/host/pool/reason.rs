@@ -14,8 +14,8 @@ pub enum Reserved {
     Gateway,
     /// The address is a name server.
     Nameserver,
-    /// The template of the machines' document contains the address, as an address of another interface or as a gateway
-    /// of another interface.
+    /// The template of the machines' document contains the address for another use, for example as the gateway of
+    /// another interface.
     Template,
     /// The pool keeps the address for the machines with one name, and allocates the address only to these machines.
     PreAllocated,

@@ -8,8 +8,8 @@ use super::{Pool, Reserved, Settings, TemplateFacts};
 use crate::host::address::{AddressRange, AddressSet};
 use crate::network::Family;
 
-/// The reserved addresses of a network: gateways, name servers, pre-allocated addresses and exclusions of all its pools,
-/// and the addresses that their templates name.
+/// The reserved addresses of a network: gateways, name servers, pre-allocated addresses and exclusions of all its
+/// pools, and the addresses that their templates name.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 #[doc(hidden)]
 pub struct ReservedAddresses {
@@ -29,7 +29,7 @@ pub struct ReservedRange {
     pub pool: String,
 }
 
-/// Why an address is never allocated, and which pool reserves it.
+/// Why an address is reserved, and which pool reserves the address.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct ReservedAddress {
     /// Why the pool reserves the address.
@@ -61,8 +61,8 @@ impl ReservedAddresses {
         &self.ranges
     }
 
-    /// Why an address of a pool is never allocated. `None` for an address that can be allocated, or is not in the pool.
-    /// A reason of the pool itself takes precedence.
+    /// Why an address of a pool is reserved. `None` for an address that every machine can get, or that is not in the
+    /// pool. A reason of the pool itself takes precedence.
     #[must_use]
     pub fn why(&self, pool: &Pool, address: IpAddr) -> Option<ReservedAddress> {
         if !pool.contains(address) {
@@ -139,8 +139,8 @@ impl ReservedAddress {
 // === impl Pool ===
 
 impl Pool {
-    /// Why an address of the pool is never allocated. `None` for an allocatable address, and for an address outside the
-    /// pool.
+    /// Why an address of the pool is reserved. `None` for an address that every machine can get, and for an address
+    /// outside the pool.
     #[must_use]
     pub fn why_reserved(&self, address: IpAddr) -> Option<Reserved> {
         let space = self.space(Family::of(address))?;

@@ -33,8 +33,8 @@ pub struct Subnet {
 // === impl Space ===
 
 impl Space {
-    /// A space with the addresses of these subnets. The addresses in `reserved` are never allocated. Ranges of the
-    /// other family in `reserved` are ignored.
+    /// A space with the addresses of these subnets. The addresses in `reserved` are not allocated, except a
+    /// pre-allocated address to its machine. Ranges of the other family in `reserved` are ignored.
     pub(crate) fn new(
         family: Family,
         subnets: Vec<Subnet>,

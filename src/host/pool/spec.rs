@@ -1,4 +1,5 @@
-//! The specification of a pool as users write it, and how it is read from a document. [`check`](super::check) has its checks.
+//! The specification of a pool as users write it, and how it is read from a document. The module
+//! [`check`](super::check) checks the specification.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -17,9 +18,9 @@ use crate::host::members::Members;
 pub struct PoolSpec {
     /// Path in the document, such as `pools[0]`; empty for the document itself. For messages only.
     pub path: String,
-    /// Name of the NodePool.
+    /// Name of the NodePool, or of the object of the pool.
     pub name: String,
-    /// Namespace of the NodePool. `None` means `default`.
+    /// Namespace of the NodePool or of the object of the pool. `None` means `default`.
     pub namespace: Option<String>,
     /// Name of the hosted cluster of the NodePool. Key in a document: `clusterName`.
     pub cluster_name: Option<String>,
@@ -33,7 +34,8 @@ pub struct PoolSpec {
     pub interface: Option<String>,
     /// Addresses of the pool, each string an [`Entry`]. `None` when the document has no such list.
     pub addresses: Option<Vec<String>>,
-    /// Addresses that are never allocated, each string an [`Entry`].
+    /// Addresses that are not allocated, each string an [`Entry`]. Only `preAllocations` can name such an address for a
+    /// machine.
     pub excluded_addresses: Vec<String>,
     /// Names of machines or claims, or `namespace/name`, each with its addresses: one address, or one of each family
     /// with a comma between them. Key in a document: `preAllocations`, the name in metal3's address manager.
@@ -43,13 +45,13 @@ pub struct PoolSpec {
     /// Subnets of the machines, at most one of each family, as in a HostedCluster. Form in a document: a list of
     /// `cidr: …`.
     pub machine_network: Vec<String>,
-    /// The subnets of the pool, in the order in which their addresses are allocated: their addresses, exclusions, settings and
-    /// prefix lengths. Empty: the pool itself is its only subnet.
+    /// The subnets of the pool, in the order in which their addresses are allocated: their addresses, exclusions,
+    /// settings and prefix lengths. Empty: the pool itself is its only subnet.
     pub subnets: Vec<PoolSpec>,
     /// Whether the document has an empty list of subnets.
     pub has_no_subnet: bool,
-    /// Prefix length of the addresses, in a pool of one family. 0: the addresses have no common subnet. `None`: the prefix
-    /// length comes from the subnets or the template.
+    /// Prefix length of the addresses, in a pool of one family. 0: the addresses have no common subnet. `None`: the
+    /// prefix length comes from the subnets or the template.
     pub prefix: Option<i64>,
     /// Whether the ends of subnets are allocated, too. Key in a document: `allocateReservedIPAddresses`.
     pub allocate_reserved_ip_addresses: bool,
@@ -70,8 +72,7 @@ pub struct PoolSpec {
     pub selects_machines: bool,
     /// Template of a StaticIPPool for its machines. `None`: the pool has no template.
     pub template: Option<String>,
-    /// Creation time of the NodePool. `None` when unknown. If two pools overlap, the younger
-    /// pool allocates no address.
+    /// Creation time of the NodePool. `None` when unknown. If two pools overlap, the younger pool allocates no address.
     pub created: Option<Timestamp>,
     /// Whether the object of the pool is being deleted. Such a pool allocates no address.
     pub is_deleted: bool,

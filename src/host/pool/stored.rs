@@ -196,7 +196,7 @@ impl Pool {
         differ.chain(template).collect()
     }
 
-    /// All members with their values, in the same order for each pool.
+    /// The members that [`Pool::differences`] compares, with their values, in the same order for each pool.
     fn members(&self) -> Vec<(String, String)> {
         let addresses = |addresses: &[IpAddr]| list(addresses.iter().map(ToString::to_string).collect());
         let pre_allocations = self.pre_allocations.iter().map(|(name, kept)| format!("{name}: {}", addresses(kept)));

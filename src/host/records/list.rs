@@ -19,7 +19,7 @@ pub const MAX_OBJECT: usize = 4 * 1024 * 1024;
 #[doc(hidden)]
 pub const MAX_OBJECTS: usize = 1_000_000;
 
-/// Bytes that are read at once, unless an object is larger.
+/// Number of bytes that are read at once, unless an object is larger.
 const BUFFER: usize = 256 * 1024;
 
 /// Why a list cannot be used.
@@ -221,7 +221,7 @@ impl<R: Read> Input<R> {
         }
     }
 
-    /// Takes one of these bytes.
+    /// Takes the next byte that is not blank. Any other byte than `bytes` is an error.
     fn punctuation(&mut self, path: &FieldPath<'_>, bytes: &[u8]) -> Result<u8, ReadError> {
         if let Some(found) = self.peek()?.filter(|found| bytes.contains(found)) {
             self.at += 1;
@@ -343,7 +343,7 @@ mod tests {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
-        fn a_list_gives_the_same_result_in_whatever_pieces_it_is_read(
+        fn the_size_of_the_pieces_does_not_change_the_result_of_reading_a_list(
             breaks in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
             end in any::<prop::sample::Index>(),
             chunk in 1_usize..64,

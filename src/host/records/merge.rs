@@ -29,7 +29,8 @@ pub struct Inventory {
     pub diagnostics: Vec<ObjectDiagnostic>,
     /// Addresses that running guests report, in the order of their machines.
     pub reports: Vec<Report>,
-    /// KubevirtMachines without any record, readable or not, that are not being deleted.
+    /// KubevirtMachines that are not being deleted and have no record. An unreadable record counts as a record if the
+    /// name of its interface is known.
     pub without_record: Vec<Unrecorded>,
     /// Number of objects whose machine cannot be identified. Each of them may belong to any machine of the ledger.
     pub unidentified: usize,
@@ -47,7 +48,7 @@ pub struct Inventory {
     instances: BTreeSet<(String, String)>,
     /// Machines in the lists, or with a guest in the lists, as strings of [`identity`], sorted.
     present: Vec<String>,
-    /// Namespace and name of machines that have a guest in the lists whose own KubevirtMachine is not in the lists.
+    /// Namespace and name of the machines of guests whose own KubevirtMachine is not in the lists.
     orphans: BTreeSet<(String, String)>,
 }
 
@@ -78,7 +79,7 @@ pub struct Unrecorded {
     pub attachments: Vec<String>,
 }
 
-/// An object and its machine. Sorted parts put the objects of machines with the same name next to each other.
+/// An object and its machine. After sorting, the objects of machines with the same name are next to each other.
 #[derive(Clone, Copy)]
 struct Part<'o> {
     /// Namespace and name of the machine.
@@ -259,7 +260,7 @@ impl<'o> Merge<'o> {
         }
     }
 
-    /// Merges the records of objects of one machine. If two objects contradict each other, the first object counts.
+    /// Merges the records of objects of one machine. If two records contradict each other, the first record counts.
     fn held(&mut self, parts: &[Part<'o>]) -> (Held<'o>, Vec<Doubt>) {
         let mut held = Held::new();
         let mut doubts: Vec<Doubt> = parts.iter().flat_map(|part| &part.object.doubts).cloned().collect();
@@ -357,7 +358,7 @@ impl<'o> Origin<'o> {
 
 impl<'o> Stated<'o> {
     /// Whether two records have the same addresses on the same network. If one record leaves out a prefix length or the
-    /// network, the value of the other record counts.
+    /// network, the value of the other record counts. This record then gets the values that it left out.
     fn agrees(&mut self, stated: &Stated<'o>) -> bool {
         let is_left_out = |address: &IpNetwork| address.prefix() == Family::of(address.ip()).bits();
         let agree = |(a, b): (&IpNetwork, &IpNetwork)| a.ip() == b.ip() && (a == b || is_left_out(a) || is_left_out(b));
@@ -385,7 +386,7 @@ impl fmt::Display for Stated<'_> {
     }
 }
 
-/// A unique string for a machine. None of its three parts can contain a slash.
+/// A unique string for a machine: namespace, name and UID. None of these parts can contain a slash.
 fn identity(namespace: &str, name: &str, uid: &str) -> String {
     [namespace, "/", name, "/", uid].concat()
 }
@@ -393,8 +394,8 @@ fn identity(namespace: &str, name: &str, uid: &str) -> String {
 // === impl Inventory ===
 
 impl Inventory {
-    /// Changes each machine of the records, diagnostics and reports, for callers that know more about the object of a
-    /// machine.
+    /// Changes each machine of the records, the diagnostics, the reports and the list of machines without a record, for
+    /// callers that know more about the object of a machine.
     #[doc(hidden)]
     pub fn each_machine(&mut self, change: impl FnMut(&mut Machine)) {
         let records = self.records.iter_mut().map(|record| &mut record.claimant.machine);

@@ -94,7 +94,7 @@ pub(super) struct Doubt {
 const MACHINE_NAMESPACE: &str = "capk.cluster.x-k8s.io/kubevirt-machine-namespace";
 const MACHINE_NAME: &str = "capk.cluster.x-k8s.io/kubevirt-machine-name";
 
-/// Reads one object.
+/// Reader of one object.
 pub(super) struct ObjectReader<'a> {
     /// Index of the object in the list. `None` if the input is a single object.
     pub(super) item: Option<usize>,
@@ -118,7 +118,8 @@ const EXPECTED: &str = "a list of ip/prefix";
 // === impl ObjectReader ===
 
 impl ObjectReader<'_> {
-    /// Reads the text of an object. Returns `None` and adds a diagnostic if the machine of the object cannot be identified.
+    /// Reads the text of an object. Returns `None` and adds a diagnostic if the machine of the object cannot be
+    /// identified.
     pub(super) fn object(&mut self, text: &str) -> Option<Object> {
         match serde_json::from_str(text) {
             Ok(item) => self.item(item),
@@ -198,7 +199,7 @@ impl ObjectReader<'_> {
             Ok((kind, namespace, name, uid)) => {
                 let created = metadata.creation_timestamp.as_deref().and_then(|time| time.parse().ok());
                 let is_being_deleted = metadata.deletion_timestamp.is_some();
-                // Only labels of a VirtualMachine or an instance name another object as the machine.
+                // `merge` uses these labels only for a VirtualMachine or an instance. Invalid labels are ignored.
                 let machine = machine.filter(|(namespace, name)| is_identity(namespace) && is_identity(name));
                 let machine = machine.map(Box::new);
                 let doubts = std::mem::take(&mut self.doubts);
@@ -382,7 +383,7 @@ impl ObjectReader<'_> {
         self.tell(diagnostic, addresses);
     }
 
-    /// Returns how many of `count` further addresses are within the limit of the object.
+    /// Counts further addresses of the object, and returns how many of them are within the limit.
     fn take(&mut self, count: usize) -> usize {
         let counting = count.min(self.left);
         self.left -= counting;
@@ -436,7 +437,7 @@ fn address_of(piece: &str) -> Option<IpAddr> {
     piece.parse().ok().map(|address: IpAddr| address.to_canonical()).or_else(without_zeros)
 }
 
-/// Whether Kubernetes accepts a string as a name, a namespace or a UID.
+/// Whether a string has a length and characters that are possible for a name, a namespace or a UID in Kubernetes.
 fn is_identity(text: &str) -> bool {
     let legal = |b: u8| b.is_ascii_alphanumeric() | matches!(b, b'-' | b'.');
     // A fold has no early exit, so the compiler can check several bytes at once.

@@ -160,7 +160,7 @@ macro_rules! values {
 
 values! {
     a_json_list: r#"["10.0.0.5/24", "fd00:0::5/64"]"# => r#"["10.0.0.5/24","fd00::5/64"]"#, [];
-    an_address_with_its_prefix: "10.0.0.5/24" => r#"["10.0.0.5/24"]"#, [];
+    an_address_with_its_prefix_length: "10.0.0.5/24" => r#"["10.0.0.5/24"]"#, [];
     an_address_without_a_prefix_length_has_the_full_length: "FD00::05" => r#"["fd00::5/128"]"#, [];
     addresses_with_commas_between_them: "fd00::5/64, 10.0.0.5/24" => r#"["10.0.0.5/24","fd00::5/64"]"#, [];
     a_repeated_address: r#"["10.0.0.5/24","10.0.0.5"]"# => r#"["10.0.0.5/24"]"#,
@@ -218,7 +218,7 @@ fn an_invalid_status_map_is_reported() {
 // === Objects ===
 
 #[test]
-fn objects_without_a_known_machine_are_reported() {
+fn objects_whose_machine_cannot_be_identified_are_reported() {
     let with = |more: Value| {
         let mut object = object("KubevirtMachine", "m-1", annotated("10.0.0.5/24"));
         merge(&mut object, more);
@@ -444,7 +444,7 @@ fn records_of_one_machine_that_contradict_each_other_are_reported() {
 
 // === Where a machine belongs ===
 
-/// Node pool, attachments and network of each record.
+/// Returns the NodePool, the attachments and the network of each record.
 fn origins(items: Value) -> Vec<(Option<String>, Vec<String>, Option<String>)> {
     let records = inventory_of(items).records.into_iter();
     records.map(|record| (record.node_pool, record.attachments, record.network)).collect()

@@ -104,7 +104,8 @@ fn a_suspended_pool_allocates_nothing_and_keeps_its_holders_and_its_queue() {
     assert_eq!(names(&registry.serve(at(4)).unwrap()), ["early"]);
 }
 
-/// A ledger that records the changes of a commit but loses its answer, once.
+/// A ledger that can lose the answer to one commit: it stores the changes, but returns an error. Its next update
+/// reports the leases of this commit.
 #[derive(Debug, Default)]
 struct LosesAnswer {
     stored: MemoryLedger,
@@ -142,7 +143,7 @@ impl Transaction for &mut LosesAnswer {
 }
 
 #[test]
-fn a_machine_that_waited_is_returned_even_if_the_answer_of_the_ledger_was_lost() {
+fn a_waiting_machine_that_was_served_is_returned_later_if_the_ledger_lost_its_answer() {
     let loses = Rc::default();
     let ledger = LosesAnswer { loses: Rc::clone(&loses), ..LosesAnswer::default() };
     let mut registry = Registry::open(ledger).unwrap();
@@ -157,7 +158,7 @@ fn a_machine_that_waited_is_returned_even_if_the_answer_of_the_ledger_was_lost()
     assert_eq!(registry.state().unwrap().waiters(), [] as [&Claim; 0]);
 }
 
-/// Whether a ledger refuses the lease of an address.
+/// Decides whether a ledger refuses a lease of an address.
 type Rule = Rc<Cell<fn(IpAddr, &Lease) -> bool>>;
 
 /// A ledger that refuses leases by a rule. If it refuses one lease of a commit, it stores nothing of this commit.

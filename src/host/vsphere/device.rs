@@ -184,7 +184,7 @@ impl ReadDevice {
 // === impl NetworkDeviceSpec ===
 
 impl NetworkDeviceSpec {
-    /// The values of a device without pools, for the kernel arguments.
+    /// The values of the device for the kernel arguments, without its pools.
     pub(super) fn static_device(&self) -> StaticDevice {
         StaticDevice { addresses: self.ip_addrs.clone(), gateway: self.gateway, nameservers: self.nameservers.clone() }
     }

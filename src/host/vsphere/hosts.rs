@@ -2,7 +2,7 @@
 //!
 //! The installer checks the numbers of hosts, their roles and failure domains, and the syntax of addresses
 //! (`openshift/installer:pkg/types/vsphere/validation/platform.go`). The installer does not notice an address of two
-//! hosts, an unreachable gateway, or an address that no machine can use; this module does.
+//! hosts, an unreachable gateway, or an address that no machine can use. This module reports these mistakes, too.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -29,7 +29,7 @@ pub struct InstallHosts {
 pub struct Host {
     /// Purpose of the machine.
     pub role: Role,
-    /// Name of the failure domain. `None`: the installer selects one.
+    /// Name of the failure domain. `None`: the installer selects a failure domain.
     pub failure_domain: Option<String>,
     /// Static network of the machine.
     pub network_device: NetworkDeviceSpec,
@@ -49,7 +49,7 @@ pub enum Role {
 /// Number of replicas of a machine pool, if the document does not set the number.
 const DEFAULT_REPLICAS: i64 = 3;
 
-/// The hosts during their check.
+/// State of the check of the hosts.
 struct Check<'d> {
     config: &'d Object,
     vsphere: &'d Object,
@@ -61,8 +61,8 @@ struct Check<'d> {
     devices: Vec<ReadDevice>,
 }
 
-/// Reads and checks the hosts of an `install-config.yaml`. Reports all errors at once, each with its path. `None` when the
-/// document has an error.
+/// Reads and checks the hosts of an `install-config.yaml`. Reports all errors at once, each with its path. `None` when
+/// the document has an error.
 ///
 /// ```
 /// use glowplug::host::vsphere::read_install_config;
@@ -158,7 +158,8 @@ static HOSTS: &str = "platform.vsphere.hosts";
 // === impl Check ===
 
 impl Check<'_> {
-    /// Notes the virtual addresses of the cluster, which no host can have. The installer checks whether they are valid.
+    /// Notes the virtual addresses of the cluster, which no host can have. The installer reports invalid virtual
+    /// addresses.
     fn virtual_addresses(&mut self) {
         for name in ["apiVIPs", "ingressVIPs", "apiVIP", "ingressVIP"] {
             let (values, is_list) = match self.vsphere.get(name) {
@@ -176,7 +177,8 @@ impl Check<'_> {
         }
     }
 
-    /// Reads the hosts, and compares their numbers with the replicas. `None` when a host has an error.
+    /// Reads the hosts, and compares their numbers with the replicas. `None`: there is no host, or a host is not an
+    /// object or has no valid role.
     fn hosts(&mut self) -> Option<Vec<Host>> {
         let platform = FieldPath::Document.field("platform");
         let vsphere = platform.field("vsphere");
@@ -206,7 +208,8 @@ impl Check<'_> {
         hosts.map(|hosts| hosts.into_iter().zip(devices).map(host).collect())
     }
 
-    /// Reads a host: its role, if it is valid, and its failure domain. Each host adds one device.
+    /// Reads a host. Returns its role, if the role is valid, and its failure domain. `None`: the host is not an object.
+    /// Each host adds one device.
     fn host(
         &mut self,
         element: &Value,
@@ -263,7 +266,8 @@ impl Check<'_> {
         Some((role, domain))
     }
 
-    /// Compares the number of hosts of each role with the replicas.
+    /// Compares the number of hosts of each role with the expected number: one bootstrap host, and for the other roles
+    /// the replicas.
     fn count(&mut self, roles: &BTreeMap<Role, i64>) {
         let of = |role: Role| roles.get(&role).copied().unwrap_or(0);
         let mut compare = |role: Role, expected: i64, why: &str| {

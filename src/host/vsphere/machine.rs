@@ -55,7 +55,7 @@ struct Objects<'d> {
     addresses_by_pool: BTreeMap<(String, String), VecDeque<Item<'d>>>,
 }
 
-/// Reads the documents.
+/// The reader of the documents.
 struct Reader<'d> {
     /// The diagnostics of each document.
     diagnostics: Vec<Diagnostics>,
@@ -331,7 +331,7 @@ impl<'d> Reader<'d> {
         Some(kargs.0)
     }
 
-    /// The devices of a Machine. `None` without a provider specification.
+    /// The devices of a Machine. `None`: the Machine has no valid provider specification.
     fn devices(&mut self, machine: Item<'d>) -> Option<Vec<ReadDevice>> {
         let diagnostics = &mut self.diagnostics[machine.document];
         machine.at(|path| {
@@ -385,8 +385,8 @@ impl<'d> Reader<'d> {
         })
     }
 
-    /// Returns the address that a device gets from a pool. `claim` is the name of the claim for this address. `None`:
-    /// the device has no Machine.
+    /// Returns the address that a device gets from a pool. `claim` is the name of the claim for this address, or `None`
+    /// if the device has no Machine.
     fn pool_address(
         &mut self,
         machine: Item<'d>,

@@ -17,14 +17,15 @@ const DISK: i64 = 120;
 impl InstallHosts {
     /// Makes the Machines of the compute hosts, with the static network of each host in the first device.
     ///
-    /// The hosts belong to the machine pools of `compute`, in their order. A Machine has the name
-    /// `<infra_id>-<pool>-<number>`. The workspace of a Machine is that of the failure domain of its host. For a host
-    /// without a failure domain, the zones of the machine pool are used in turn, or else all failure domains.
-    /// `template` is the virtual machine to clone, for failure domains that name no template.
+    /// The hosts are divided among the machine pools of `compute`: each pool in turn gets as many of the next hosts as
+    /// it has replicas. A Machine has the name `<infra_id>-<pool>-<number>`. The workspace of a Machine is that of the
+    /// failure domain of its host. For a host without a failure domain, the zones of the machine pool or of the default
+    /// of all machine pools are used in turn, or else all failure domains. `template` is the virtual machine to clone,
+    /// for failure domains that name no template.
     ///
     /// # Errors
     ///
-    /// The document lacks a member that a Machine needs.
+    /// A Machine has no known failure domain, or a member that a Machine needs is missing or invalid.
     pub fn machines(&self, infra_id: &str, template: Option<&str>) -> Result<Vec<Json>, Diagnostics> {
         let mut diagnostics = Diagnostics::default();
         let vsphere = self.config.object("platform").and_then(|platform| platform.object("vsphere")).unwrap_or(&EMPTY);

@@ -2,7 +2,7 @@ use serde_json::{Value as Json, json};
 
 use super::*;
 
-/// The value of the property and all diagnostics, each with its document.
+/// Returns the value of the property, and all diagnostics, each with its document.
 fn written(documents: &[&str], machine: Option<&str>) -> (Option<String>, Vec<String>) {
     let named = |(at, text): (usize, &&str)| (format!("file{at}"), text.as_bytes().to_vec());
     let documents: Vec<_> = documents.iter().enumerate().map(named).collect();
@@ -42,7 +42,7 @@ macro_rules! vectors {
     };
 }
 
-// The first five lines are the vectors of machine-api-operator's own tests.
+// The first five cases come from the tests of machine-api-operator.
 vectors! {
     a_static_ipv4_address: "{gateway: 192.168.1.1, ipAddrs: [192.168.1.2/24], nameservers: [192.168.1.100]}", []
         => "ip=192.168.1.2::192.168.1.1:255.255.255.0:::none nameserver=192.168.1.100";

@@ -302,7 +302,7 @@ renders_for! { network_legacy::render,
 }
 
 #[test]
-fn a_pattern_is_an_error_if_another_pattern_states_no_addresses() {
+fn a_pattern_is_an_error_if_the_nics_of_another_pattern_must_stay_without_addresses() {
     let because = "kernel arguments cannot keep a NIC without addresses that is identified only by a pattern";
     let expected = "a MAC address or a name: with several links no kernel argument can select this NIC";
     assert_eq!(
@@ -408,60 +408,60 @@ renders! {
         => "ip=10.0.0.5:::24::[52:54:00:12:34:01]:none nameserver=2001:db8::53", 1;
 }
 
-// network-legacy: one `ip=` for each link, and names for all links with routes.
+// network-legacy accepts one `ip=` for each link, and needs a name for each NIC with routes.
 renders_for! {
     network_legacy::render,
-    legacy_a_static_ipv4_address_has_one_argument: [nic(1).v4("10.0.0.5/24").via("0.0.0.0/0", "10.0.0.1").mtu(1400)]
+    in_network_legacy_a_static_ipv4_address_has_one_argument: [nic(1).v4("10.0.0.5/24").via("0.0.0.0/0", "10.0.0.1").mtu(1400)]
         => "ip=10.0.0.5::10.0.0.1:24::[52:54:00:12:34:01]:none:1400";
-    legacy_of_two_static_families_ipv4_is_kept:
+    in_network_legacy_of_two_static_families_ipv4_is_kept:
         [
             nic(1).v4("10.0.0.5/24").via("0.0.0.0/0", "10.0.0.1").v6("2001:db8::5/64").via("::/0", "2001:db8::1")
         ]
         => "ip=10.0.0.5::10.0.0.1:24::[52:54:00:12:34:01]:none", 2;
-    legacy_ipv6_is_kept_if_only_ipv6_has_the_default_route:
+    in_network_legacy_ipv6_is_kept_if_only_ipv6_has_the_default_route:
         [nic(1).v4("10.0.0.5/24").v6("2001:db8::5/64").via("::/0", "2001:db8::1")]
         => "ip=[2001:db8::5]::[2001:db8::1]:64::[52:54:00:12:34:01]:none", 1;
-    legacy_the_address_in_the_subnet_of_the_gateway_is_kept:
+    in_network_legacy_the_address_in_the_subnet_of_the_gateway_is_kept:
         [nic(1).v4("10.0.0.5/24").v4("10.1.0.5/24").via("10.0.9.0/24", "10.0.0.1").via("0.0.0.0/0", "10.1.0.1")]
         => "ip=10.1.0.5::10.1.0.1:24::[52:54:00:12:34:01]:none", 2;
-    legacy_a_static_address_is_kept_instead_of_a_dynamic_address:
+    in_network_legacy_a_static_address_is_kept_instead_of_a_dynamic_address:
         [nic(1).v4("10.0.0.5/24").dhcp().dynamic(Ipv6Dynamic::Slaac)]
         => "ip=10.0.0.5:::24::[52:54:00:12:34:01]:none", 1;
-    legacy_dhcp_is_kept_instead_of_a_static_ipv6_address_without_a_gateway: [nic(1).dhcp().v6("2001:db8::5/64")]
+    in_network_legacy_dhcp_is_kept_instead_of_a_static_ipv6_address_without_a_gateway: [nic(1).dhcp().v6("2001:db8::5/64")]
         => "ip=[52:54:00:12:34:01]:dhcp", 1;
-    legacy_the_default_route_of_another_nic_replaces_a_lost_default_route:
+    in_network_legacy_the_default_route_of_another_nic_replaces_a_lost_default_route:
         [
             nic(1).v4("10.0.0.5/24").via("0.0.0.0/0", "10.0.0.1").v6("2001:db8::5/64").via("::/0", "2001:db8::1"),
             nic(2).v6("2001:db8:1::5/128").via("::/0", "2001:db8:2::1")
         ]
         => "ifname=kv0:52:54:00:12:34:02 ip=10.0.0.5::10.0.0.1:24::[52:54:00:12:34:01]:none \
             ip=[2001:db8:1::5]::[2001:db8:2::1]:128::kv0:none rd.route=[2001:db8:2::1/128]::kv0", 2;
-    legacy_two_dynamic_families_have_one_argument_with_a_warning: [nic(1).dhcp().dynamic(Ipv6Dynamic::Slaac)]
+    in_network_legacy_two_dynamic_families_have_one_argument_with_a_warning: [nic(1).dhcp().dynamic(Ipv6Dynamic::Slaac)]
         => "ip=:::::[52:54:00:12:34:01]:dhcp,dhcp6", 1;
-    legacy_a_nic_with_a_route_has_a_name:
+    in_network_legacy_a_nic_with_a_route_has_a_name:
         [nic(1).v4("10.0.0.5/24").via("0.0.0.0/0", "10.0.0.1").via("10.1.0.0/16", "10.0.0.2").on_link("10.2.0.0/16")]
         => "ifname=kv0:52:54:00:12:34:01 ip=10.0.0.5::10.0.0.1:24::kv0:none rd.route=10.2.0.0/16::kv0 \
             rd.route=10.1.0.0/16:10.0.0.2:kv0";
-    legacy_a_gateway_outside_the_subnet_gets_its_own_route: [nic(1).v4("10.0.0.5/32").via("0.0.0.0/0", "169.254.1.1")]
+    in_network_legacy_a_gateway_outside_the_subnet_gets_its_own_route: [nic(1).v4("10.0.0.5/32").via("0.0.0.0/0", "169.254.1.1")]
         => "ifname=kv0:52:54:00:12:34:01 ip=10.0.0.5::169.254.1.1:32::kv0:none rd.route=169.254.1.1/32::kv0";
-    legacy_a_default_route_together_with_dhcp_is_reported: [nic(1).dhcp().via("0.0.0.0/0", "192.0.2.1")]
+    in_network_legacy_a_default_route_together_with_dhcp_is_reported: [nic(1).dhcp().via("0.0.0.0/0", "192.0.2.1")]
         => "ifname=kv0:52:54:00:12:34:01 ip=kv0:dhcp rd.route=0.0.0.0/0:192.0.2.1:kv0", 1;
-    legacy_the_nic_with_the_default_route_comes_last:
+    in_network_legacy_the_nic_with_the_default_route_comes_last:
         [nic(1).v4("10.0.0.5/24").via("0.0.0.0/0", "10.0.0.1"), nic(2).v4("10.1.0.5/24")]
         => "ip=10.1.0.5:::24::[52:54:00:12:34:02]:none ip=10.0.0.5::10.0.0.1:24::[52:54:00:12:34:01]:none";
-    legacy_the_members_of_a_bond_have_names:
+    in_network_legacy_the_members_of_a_bond_have_names:
         [nic(1), nic(2), bond("bond0", &[0, 1], active_backup()).mtu(1400).dynamic(Ipv6Dynamic::Slaac)]
         => "ifname=kv0:52:54:00:12:34:01 ifname=kv1:52:54:00:12:34:02 bond=bond0:kv0,kv1:mode=active-backup:1400 \
             ip=bond0:auto6";
-    legacy_a_vlan_keeps_a_name_that_contains_its_id: [nic(1), vlan(0, 5, name("vlan5")).dhcp(), vlan(0, 6, name("a.6")).dhcp()]
+    in_network_legacy_a_vlan_keeps_a_name_that_contains_its_id: [nic(1), vlan(0, 5, name("vlan5")).dhcp(), vlan(0, 6, name("a.6")).dhcp()]
         => "ifname=kv0:52:54:00:12:34:01 vlan=vlan5:kv0 vlan=a.6:kv0 ip=vlan5:dhcp ip=a.6:dhcp";
-    legacy_a_vlan_loses_a_name_that_only_ends_with_its_id: [nic(1), vlan(0, 5, name("lan5")).dhcp()]
+    in_network_legacy_a_vlan_loses_a_name_that_only_ends_with_its_id: [nic(1), vlan(0, 5, name("lan5")).dhcp()]
         => "ifname=kv0:52:54:00:12:34:01 vlan=kv0.5:kv0 ip=kv0.5:dhcp", 1;
-    legacy_a_vlan_on_a_vlan_gets_a_name_that_ends_with_its_own_id: [nic(1), vlan(0, 5, name("vlan5")), vlan(1, 6, None).dhcp()]
+    in_network_legacy_a_vlan_on_a_vlan_gets_a_name_that_ends_with_its_own_id: [nic(1), vlan(0, 5, name("vlan5")), vlan(1, 6, None).dhcp()]
         => "ifname=kv0:52:54:00:12:34:01 vlan=vlan5:kv0 vlan=kv1.6:vlan5 ip=kv1.6:dhcp";
-    legacy_a_link_without_addresses_has_no_ip_argument: [nic(1).mtu(9000), nic(2), bond("b", &[1], active_backup()), vlan(2, 5, None).mac(9)]
+    in_network_legacy_a_link_without_addresses_has_no_ip_argument: [nic(1).mtu(9000), nic(2), bond("b", &[1], active_backup()), vlan(2, 5, None).mac(9)]
         => "ifname=kv0:52:54:00:12:34:02 bond=b:kv0:mode=active-backup vlan=b.5:b", 2;
-    legacy_dhcp_loses_a_requested_mac_address_and_slaac_loses_a_requested_mtu:
+    in_network_legacy_dhcp_loses_a_requested_mac_address_and_slaac_loses_a_requested_mtu:
         [nic(1).dynamic(Ipv6Dynamic::Slaac).mtu(1400), nic(2).dhcp().mtu(1400).mac(9)]
         => "ip=[52:54:00:12:34:01]:auto6 ip=[52:54:00:12:34:02]:dhcp:1400", 2;
 }
@@ -479,7 +479,7 @@ renders! {
 
 renders_for! {
     network_legacy::render,
-    legacy_the_first_of_two_default_routes_is_kept_even_if_the_second_has_no_gateway:
+    in_network_legacy_the_first_of_two_default_routes_is_kept_if_the_second_has_no_gateway:
         [nic(1).v4("10.0.0.5/24").via("0.0.0.0/0", "10.0.0.1").on_link("0.0.0.0/0")]
         => "ifname=kv0:52:54:00:12:34:01 ip=10.0.0.5::10.0.0.1:24::kv0:none", 1;
 }

@@ -1,5 +1,5 @@
-//! Rows for cloud-init's own network-config. The names of rows begin with `v1` or `v2` for one version, with `nc` for
-//! both.
+//! Rows for cloud-init's own network-config. The name of a row begins with `v1` or `v2` for one version, and with `nc`
+//! for both versions.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -331,7 +331,7 @@ fn match_names(document: &mut Value) {
     }
 }
 
-/// Replaces keys by names where one device refers to another. cloud-init does not know a NIC by its key if the NIC has
+/// Replaces keys by names where one device refers to another. cloud-init does not find a NIC by its key if the NIC has
 /// another name.
 fn ids(document: &mut Value) {
     let mut names = BTreeMap::new();

@@ -10,9 +10,8 @@
 //!   address gets a new one at each start. An interface with state `absent` is left out.
 //! - A migration builds the drive from the specification of the instance, a restart from the template.
 //! - A change of the cloud-init volume or of an `acpiIndex` under a running instance sets the condition `RestartRequired`.
-//! - An instance that a webhook rejects is created again when the VirtualMachine or a configuration of webhooks
-//! changes. The
-//!   real program also tries again after some time. Here, a test does this with [`KubeVirt::retry`].
+//! - An instance that a webhook rejects is created again when the VirtualMachine or a webhook configuration changes.
+//!   The real program also tries again after some time. Here, a test does this with [`KubeVirt::retry`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -69,11 +68,11 @@ enum Source {
 
 #[derive(Default)]
 struct Guests {
-    /// VirtualMachines whose instance a webhook rejects, with the message.
+    /// The VirtualMachines whose instance a webhook rejects, each with the message of the webhook.
     rejected: BTreeMap<String, String>,
     /// The drives of each guest, oldest first. Each start and each migration builds a drive.
     drives: BTreeMap<String, Vec<Drive>>,
-    /// The guests that run on the nodes: UID of the instance, and the drive.
+    /// The guests that run on the nodes, by name: UID of the instance, and the drive.
     running: BTreeMap<String, (String, Drive)>,
     /// Guests that do not end when their instance is deleted.
     endless: BTreeSet<String>,
@@ -355,7 +354,7 @@ impl KubeVirt {
         self.guests().endless.insert(name.to_owned());
     }
 
-    /// Ends a guest that outlives its instance, and deletes the instance: KubeVirt deletes no instance whose
+    /// Ends a guest that [`Self::hold`] has kept, and deletes its instance. KubeVirt deletes no instance whose
     /// VirtualMachine was gone before KubeVirt saw the deletion of the VirtualMachine.
     pub async fn end(&self, name: &str) {
         unless_gone(self.instances.delete(name, &DeleteParams::default()).await);
@@ -372,7 +371,7 @@ impl KubeVirt {
         can_start
     }
 
-    /// Migrates a guest to another cluster, where it runs with the same addresses.
+    /// Reports that a guest has migrated to another cluster, where the guest continues to run with the same addresses.
     pub async fn migrate_to_another_cluster(&self, name: &str) {
         let source = json!({"syncAddress": "192.0.2.1:9185"});
         let target = json!({"virtualMachineInstanceUID": "of-another-cluster"});
@@ -385,7 +384,7 @@ impl KubeVirt {
         self.guests().drives.get(name).cloned().unwrap_or_default()
     }
 
-    /// Builds the drive of an instance. `None`: a Secret is missing.
+    /// Builds the drive of an instance. `None`: a Secret or the cloud-init volume is missing.
     async fn build_drive(&self, instance: &DynamicObject) -> Option<Drive> {
         let spec = &instance.data["spec"];
         let (source, is_no_cloud) = source(spec)?;
@@ -405,8 +404,8 @@ impl KubeVirt {
         })
     }
 
-    /// Reads the value of the first of `keys` that a Secret has, and the name and UID of the Secret. Outer `None`: the Secret is
-    /// missing. Inner `None`: the Secret has neither key, or there is no reference.
+    /// Reads the value of the first of `keys` that a Secret has, and the name and UID of the Secret. Outer `None`: the
+    /// Secret is missing. No value: the Secret has none of the keys. Neither value nor Secret: there is no reference.
     async fn secret(&self, reference: &Value, keys: [&str; 2]) -> Option<(Option<Vec<u8>>, Option<(String, String)>)> {
         let Some(name) = reference["name"].as_str() else { return Some((None, None)) };
         let secret = self.secrets.get_opt(name).await.unwrap()?;
@@ -429,19 +428,19 @@ fn is_absent(interface: &Value) -> bool {
     interface["state"] == "absent"
 }
 
-/// Returns whether a VirtualMachine is stopped.
+/// Returns whether the specification of a VirtualMachine halts the machine.
 fn is_halted(vm: &DynamicObject) -> bool {
     vm.data["spec"]["running"] == false || vm.data["spec"]["runStrategy"] == "Halted"
 }
 
-/// Returns whether the drive of a machine needs a Secret.
+/// Returns whether the drive of a machine needs the Secret of this name.
 fn needs(spec: &Value, secret: &str) -> bool {
     let references =
         |source: &Value| ["secretRef", "networkDataSecretRef"].map(|member| source[member]["name"].clone());
     source(spec).is_some_and(|(source, _)| references(&source).iter().any(|name| name == secret))
 }
 
-/// Returns the first cloud-init volume of a machine, and whether its kind is NoCloud.
+/// Returns the source of the first cloud-init volume of a machine, and whether the kind of the volume is NoCloud.
 fn source(spec: &Value) -> Option<(Value, bool)> {
     let source = |volume: &Value| {
         let [config_drive, no_cloud] =

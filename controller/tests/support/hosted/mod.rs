@@ -220,7 +220,7 @@ impl Hosted {
         self.kubevirt.drives(name).pop().unwrap()
     }
 
-    /// Waits until the VirtualMachine of a machine is rejected, and returns the reason that capk reports.
+    /// Waits until the VirtualMachine of a machine is rejected, and returns the message that capk reports.
     pub async fn until_refused(&self, name: &str) -> String {
         let machine = until(&self.machines, name, |machine| provisioned(machine)["status"] == "False").await;
         let condition = provisioned(&machine);

@@ -4,9 +4,8 @@
 //! A NodePool gets as many KubevirtMachines as it has replicas. A KubevirtMachine gets a Secret with its user data, and
 //! a VirtualMachine of the same name. The stand-in follows these rules of the real programs:
 //!
-//! - The stand-in works on up to ten KubevirtMachines at once. So a webhook may see a burst of VirtualMachines before
-//! any of them
-//!   has an address.
+//! - The stand-in works on up to ten KubevirtMachines at the same time. So a webhook may see a burst of VirtualMachines
+//!   before any of them has an address.
 //! - When a VirtualMachine is rejected, the KubevirtMachine gets a condition. Each change of the KubevirtMachine causes a new
 //!   attempt. Without a change, the first pause between two attempts is 5 milliseconds. Each further pause is twice as long, up
 //!   to a minute.
@@ -14,7 +13,7 @@
 //!   again while other machines exist.
 //! - A VirtualMachine that is gone is created again for the same KubevirtMachine.
 //! - A deleted KubevirtMachine is gone as soon as the deletion of its VirtualMachine is requested, so the guest may
-//! still run.
+//!   still run.
 //! - Interfaces get MAC addresses when the VirtualMachine is created, as from KubeMacPool.
 //! - `spec.cloudInit` of a KubevirtMachine, from pull request 393 of capk, sets the format of the cloud-init volume and a
 //!   Secret with network data. capk copies the network data into the Secret with the user data. In this stand-in, such a
@@ -58,7 +57,8 @@ pub struct Provider {
     machines: Api<DynamicObject>,
     vms: Api<DynamicObject>,
     secrets: Api<Secret>,
-    /// `spec.cloudInit` of the next KubevirtMachines. Null: they do not have this member.
+    /// `spec.cloudInit` of the KubevirtMachines that are created from now on. Null: such a KubevirtMachine gets no
+    /// `spec.cloudInit`.
     cloud_init: Arc<Mutex<Value>>,
     /// Pause before the second attempt for a machine. Each further pause is twice as long.
     pause: Arc<Mutex<Duration>>,
@@ -66,7 +66,7 @@ pub struct Provider {
     next: Mutex<BTreeMap<String, usize>>,
 }
 
-/// The kinds whose changes the stand-in watches.
+/// An object that has changed, by name.
 enum Changed {
     NodePool(String),
     Machine(String),

@@ -233,7 +233,8 @@ pub async fn a_claim_that_names_another_claim_as_a_machine_releases_no_address(c
     forge(&other, ("a", "eno101"), &uid, "IPAddressClaim").await;
     forge(&site, ("a", "eno101"), &uid, "VirtualMachine").await;
     forge(&site, ("a", "eno102"), &uid, "IPAddressClaim").await;
-    // The controller deletes the claim of a machine that does not exist, so it has also processed the earlier claims.
+    // When the controller has deleted the claim of a machine that does not exist, it has also processed the earlier
+    // claims.
     forge(&site, ("z", "eno101"), "of-nobody", "VirtualMachine").await;
     site.until_gone("z-eno101").await;
     drop(controller);
@@ -557,7 +558,7 @@ pub async fn a_moved_claim_keeps_its_address(cluster: &Cluster) {
     }
 }
 
-pub async fn a_paused_claim_that_comes_after_its_ipaddress_holds_the_address(cluster: &Cluster) {
+pub async fn a_paused_claim_that_is_created_after_its_ipaddress_holds_the_address(cluster: &Cluster) {
     let (site, _controller) = site(cluster, &["10.0.0.8/31"]).await;
     create(&site.clusters, json!({"metadata": {"name": "moved"}, "spec": {"paused": true}})).await;
     let pool = json!({"apiGroup": "ipam.glowplug.dev", "kind": "StaticIPPool", "name": "p"});
@@ -668,7 +669,7 @@ pub async fn a_late_ipaddress_of_a_deleted_claim_is_removed(cluster: &Cluster) {
     assert_eq!((&*duplicates.status, &*duplicates.reason), ("False", "NoDuplicates"));
 }
 
-pub async fn with_a_watch_filter_claims_without_its_label_are_not_served(cluster: &Cluster) {
+pub async fn claims_without_the_label_of_the_watch_filter_are_not_served(cluster: &Cluster) {
     let site = Site::new(cluster).await;
     let label = json!({"metadata": {"labels": {"cluster.x-k8s.io/watch-filter": "blue"}}});
     let mut pool = StaticIPPool::new("p", site.spec(&["10.0.0.8/30"]));
@@ -683,7 +684,7 @@ pub async fn with_a_watch_filter_claims_without_its_label_are_not_served(cluster
     assert_eq!((other.finalizers(), &other.data["status"]), (&[] as &[String], &Value::Null));
 }
 
-pub async fn an_ipaddress_of_another_provider_stays_as_it_is(cluster: &Cluster) {
+pub async fn an_ipaddress_of_another_provider_stays_unchanged(cluster: &Cluster) {
     let (site, _controller) = site(cluster, &["10.0.0.8/30"]).await;
     let spec = json!({
         "poolRef": {"apiGroup": "ipam.cluster.x-k8s.io", "kind": "InClusterIPPool", "name": "p"},

@@ -106,8 +106,8 @@ pub async fn field_managers_own_the_list_of_exclusions_before_the_upgrade_and_si
         json!(both),
         Value::Null,
         json!(both),
-        // The item of the first manager is gone, too, because this manager still owns the whole list, as before the
-        // upgrade, and no single item.
+        // This write also removes the item of manager `one`, because this manager still owns the whole list, but no
+        // single item.
         Value::Null,
         json!(both),
         json!(both),

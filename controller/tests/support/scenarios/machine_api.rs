@@ -80,7 +80,7 @@ pub async fn a_waiting_machine_on_vsphere_gets_the_address_of_a_deleted_machine(
     machines.until_cloned(&["w-0"]).await;
     machines.scale("w", 2).await;
     assert_eq!(machines.until_waiting("w-1", "PoolExhausted").await, exhausted(&site));
-    // The MachineSet replaces the deleted Machine by a third Machine. The second Machine is older, so it gets the
+    // The MachineSet replaces the deleted Machine with a third Machine. The second Machine is older, so it gets the
     // address first.
     machines.machines.delete("w-0", &DeleteParams::default()).await.unwrap();
     machines.until_cloned(&["w-1"]).await;

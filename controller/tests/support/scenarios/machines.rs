@@ -7,7 +7,7 @@
 //! |---|---|
 //! | a later admission step rejects the machine; a dry run | `a_virtual_machine_that_is_not_stored_takes_no_address` |
 //! | no replica responds | `without_a_replica_only_machines_of_served_namespaces_are_refused` |
-//! | the leader crashes after any write | `after_a_crash_*` in `tests/machines.rs` |
+//! | the leader crashes after any write | `*_after_a_crash_*` in `tests/machines.rs` |
 //! | a leader resumes after another leader took over | `two_leaders_at_once_*` in `tests/machines.rs`, and the scenario of this name of the ledger |
 //! | a Secret is deleted by hand | `a_secret_that_is_deleted_by_hand_is_written_again` |
 //! | a Secret of another author has the name | `a_secret_of_another_author_stays_and_the_machine_gets_another_secret` |
@@ -302,8 +302,8 @@ pub async fn a_machine_that_an_exhausted_pool_refuses_is_created_when_the_pool_g
         "kind": "KubevirtMachine", "namespace": hosted.namespace, "name": "workers-1", "family": "IPv4", "since": created,
     }]);
     until_waiting(&hosted, &refused).await;
-    // A user has a KubevirtMachine of the same name in another namespace. This namespace comes first in the order of
-    // names.
+    // A user has a KubevirtMachine of the same name in another namespace. The name of the other namespace is first in
+    // alphabetical order.
     let machines: Api<DynamicObject> =
         Api::namespaced_with(cluster.client(), &hosted.clusters, &resource(KUBEVIRT_MACHINE));
     let template = json!({"metadata": {"namespace": hosted.namespace}});
@@ -792,7 +792,7 @@ pub async fn an_address_that_two_machines_record_is_not_allocated(cluster: &Clus
     let (hosted, mut installed) = running(cluster, &["10.0.0.8/30"], 2).await;
     installed.stop_leading();
     hosted.forget_leases().await;
-    // Both machines have a record of 10.0.0.9. Only the record of the second machine is correct.
+    // Both machines have a record of the second machine's address. Only the record of the second machine is correct.
     let (first, second) = (hosted.address_of("workers-0").await, hosted.address_of("workers-1").await);
     for name in ["workers-0", "workers-1"] {
         hosted.until_annotated(name, ANNOTATION).await;

@@ -51,8 +51,8 @@ pub async fn an_api_server_stores_every_member_of_the_manifests(cluster: &Cluste
         kinds.push(kind.kind);
     }
     assert_eq!(kinds, [KINDS, KINDS].concat());
-    // An API server before Kubernetes 1.28 does not store the conditions of webhooks. The programs repeat every
-    // condition themselves.
+    // An API server before Kubernetes 1.28 does not store the conditions of webhooks. The controller itself checks
+    // every condition again.
     let is_condition = |path: &String| path.ends_with(".matchConditions");
     let (conditions, others): (Vec<String>, Vec<String>) = paths.into_iter().partition(is_condition);
     assert_eq!(others, [] as [String; 0]);

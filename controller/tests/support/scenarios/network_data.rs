@@ -937,9 +937,7 @@ pub async fn a_machine_that_another_pool_of_its_network_selects_keeps_its_addres
     place.end([row("u", &u, "10.0.0.12"), row("v", &v, "10.0.0.9"), row("w", &first, "10.0.0.8")]).await;
 }
 
-pub async fn the_records_of_machines_count_in_a_pool_of_their_namespace_without_a_selector_when_leases_are_lost(
-    cluster: &Cluster,
-) {
+pub async fn after_a_loss_of_leases_a_record_reserves_its_address_in_a_pool_without_a_selector(cluster: &Cluster) {
     let mut place = Place::start(cluster, &["10.0.0.8/31"]).await;
     let (_, first) = place.run("w").await;
     place.until_recorded("w").await;

@@ -27,7 +27,8 @@ use crate::support::hosted::definitions::{HOSTED_CLUSTER, NODE_POOL, resource};
 use crate::support::hosted::provider::object;
 use crate::support::installed::Installed;
 
-/// Starts the tasks of a leader that write these objects. Dropping the returned set ends the tasks.
+/// Starts the tasks of a leader that label namespaces, write conditions of NodePools, and write the pools that are
+/// derived from NodePools. Dropping the returned set ends the tasks.
 fn start(cluster: &Cluster, hosted: &Hosted) -> JoinSet<()> {
     let client = cluster.controller();
     let scope = Scope { namespace: hosted.clusters.clone(), ..Scope::default() };
@@ -52,7 +53,7 @@ async fn until_addresses(hosted: &Hosted, addresses: &'static str) -> StaticIPPo
     timeout(PATIENCE, await_condition(hosted.pools.clone(), "workers", is)).await.unwrap().unwrap().unwrap()
 }
 
-/// The condition of a NodePool. Null: the NodePool does not have the condition.
+/// The condition of a NodePool about its pools. Null: the NodePool does not have the condition.
 fn condition(node_pool: &DynamicObject) -> &Value {
     let conditions = node_pool.data["status"]["conditions"].as_array().into_iter().flatten();
     conditions.into_iter().find(|condition| condition["type"] == CONDITION).unwrap_or(&Value::Null)

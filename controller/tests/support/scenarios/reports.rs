@@ -1,4 +1,4 @@
-//! Addresses that guests report although no pool selects their instances, or no pool serves their namespaces.
+//! Addresses that guests report, even without a pool, and the addresses of Services and Clusters.
 
 use std::collections::BTreeSet;
 use std::ops::Deref;

@@ -323,7 +323,7 @@ pub async fn a_later_apply_conflicts_with_a_manager_that_patched_a_list(cluster:
     };
     let start = "Apply failed with 1 conflict: conflict with \"glowplug-controller\" using kubevirt.io/v1";
     assert!(message.starts_with(start) && message.ends_with(": .spec.template.spec.volumes"), "{message}");
-    // The conflict ends when another manager writes the list again as it is in the manifest.
+    // The conflict ends when another manager writes the list of the manifest again.
     let own = PatchParams { field_manager: Some("own".to_owned()), ..PatchParams::default() };
     let volumes = &manifest["spec"]["template"]["spec"]["volumes"];
     let patch = json!({"spec": {"template": {"spec": {"volumes": volumes, "hostname": "i"}}}});

@@ -51,8 +51,8 @@ async fn with_provider<'c>(cluster: &'c Cluster, addresses: &[&str]) -> (Hosted,
     (hosted, installed, provider)
 }
 
-/// Deletes the VirtualMachine of a machine, and waits until the guest of the next VirtualMachine runs, which capk
-/// creates. Returns the address of the guest.
+/// Deletes the VirtualMachine of a machine. Then capk creates another VirtualMachine. Waits until the guest of the new
+/// VirtualMachine runs, and returns its address.
 async fn create_again(hosted: &Hosted, name: &str) -> String {
     let before = hosted.vms.get(name).await.unwrap().uid();
     hosted.vms.delete(name, &DeleteParams::default()).await.unwrap();

@@ -222,7 +222,7 @@ pub async fn no_machine_is_refused_during_an_upgrade_and_a_downgrade(cluster: &C
         assert_eq!(after[&name], later::noted(spec), "{name}");
     }
 
-    // Other scenarios use the CRDs of this version, and replicas of their own.
+    // Undoes the changes, because other scenarios use the CRDs of this version, and replicas of their own.
     for kind in WEBHOOKS {
         configurations(cluster, kind).delete("glowplug-controller", &DeleteParams::default()).await.unwrap();
     }

@@ -528,7 +528,7 @@ pub async fn a_machine_of_an_exhausted_pool_is_refused_unless_it_has_an_address(
     }
     assert_eq!(refusal_of("machines", hosted.create("w-1").await), None);
 
-    // Version 0.2.0 gave the address to a KubevirtMachine in another namespace than its VirtualMachine.
+    // Version 0.2.0 allocated the address to a KubevirtMachine whose VirtualMachine is in another namespace.
     let mut spec = serde_json::to_value(&lease.spec).unwrap();
     let holder = json!({"namespace": hosted.clusters, "name": "w-4", "virtualMachineNamespace": hosted.machines});
     json_patch::merge(&mut spec, &json!({"address": "10.0.0.10", "holder": holder}));

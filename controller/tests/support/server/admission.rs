@@ -197,8 +197,8 @@ impl Hook {
         Err(Refusal::new(code.unwrap_or(400), "Forbidden", message))
     }
 
-    /// Sends one request over TLS and HTTP/1.1 to the URL of the webhook. The bundle of the configuration must have signed the
-    /// certificate of the webhook.
+    /// Sends one request over TLS and HTTP/1.1 to the URL of the webhook. A certificate in the bundle of the
+    /// configuration must have signed the certificate of the webhook.
     async fn ask(&self, review: &Value) -> Result<Value, Box<dyn std::error::Error + Send + Sync>> {
         let client = &self.webhook["clientConfig"];
         let uri: hyper::Uri = client["url"].as_str().unwrap_or_default().parse()?;

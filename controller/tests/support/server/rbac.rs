@@ -74,8 +74,8 @@ pub fn of_owners(store: &Store, call: &Call, write: &Write) -> Vec<Call> {
 /// The token of [`ADMIN`]; there is no other token.
 pub const TOKEN: &str = "token-of-the-test";
 
-/// Returns the response to a review: the user of a token, or whether a user has the right to read a path. Roles for
-/// paths are ignored.
+/// Returns the response to a review. Only [`TOKEN`] is valid, and only [`ADMIN`] has access: roles are ignored. `None`:
+/// the call is no review.
 pub fn review(call: &Call) -> Option<Value> {
     let spec = &call.body["spec"];
     let status = match call.plural.as_str() {

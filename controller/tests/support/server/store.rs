@@ -61,7 +61,8 @@ pub type Key = (String, String, String, String);
 pub struct Event {
     pub version: u64,
     pub key: Key,
-    /// The object before the change, if it existed: a selector may have matched it.
+    /// The object before the change, because a selector of a watch may have matched it. `None`: the object did not
+    /// exist.
     pub before: Option<Value>,
     /// The object after the change, or its last state if it was deleted.
     pub object: Value,
@@ -188,8 +189,8 @@ impl Kind {
         object
     }
 
-    /// Returns the object in `version`. There is no conversion, except that the schema of each version prunes the
-    /// object.
+    /// Returns the object in `version`. The server does not convert objects: the schema of the version only prunes the
+    /// object and adds default values.
     pub fn show(&self, version: &str, object: &Value) -> Value {
         let mut object = object.clone();
         let group = if self.group.is_empty() { String::new() } else { format!("{}/", self.group) };
@@ -292,7 +293,7 @@ impl Store {
         self.objects.get(&key(call)).cloned().ok_or_else(|| Refusal::not_found(call))
     }
 
-    /// Returns a page of a list, and the start of the next page. Pages after the first one show the current objects.
+    /// Returns a page of a list, and the metadata of the list. Pages after the first one show the current objects.
     pub fn list(&self, call: &Call) -> Result<(Vec<Value>, Value), Refusal> {
         let number = |name: &str| call.query.get(name).and_then(|text| text.parse::<usize>().ok());
         let (version, after) = match call.query.get("continue").filter(|token| !token.is_empty()) {
@@ -420,7 +421,8 @@ impl Store {
         Ok(Write { operation: "UPDATE", kind, key, old: Some(old), new: Some(new), managers })
     }
 
-    /// Stores a prepared write. `None`: the object has changed since the write was decided.
+    /// Stores a prepared write, unless the request is a dry run, and returns the object. `None`: the object has changed
+    /// since the write was decided.
     pub fn commit(&mut self, write: Write, call: &Call) -> Option<Value> {
         let version = |object: Option<&Value>| object.map(|object| object["metadata"]["resourceVersion"].clone());
         if version(self.objects.get(&write.key)) != version(write.old.as_ref()) {

@@ -12,7 +12,7 @@ use crate::formats::network_data::{Link, Scalar};
 use crate::formats::value::Value;
 use crate::network::{self, BondMode, BondOptions, InterfaceName, LinkIndex, LinkKind, Nic, Pairs, parse_mac_address};
 
-/// The words of the schema for a NIC.
+/// Values of `type` that the schema has for a NIC.
 const NICS: [&str; 9] = ["phy", "bridge", "dvs", "hw_veb", "hyperv", "ovs", "tap", "vhostuser", "vif"];
 
 pub(super) const LINK_EXPECTED: &str = "the id of one of the links";
@@ -34,8 +34,9 @@ impl<'d> Converter<'d, '_> {
         }
     }
 
-    /// Chooses the links that the machine needs: links that a network refers to, links with settings of their own, the
-    /// links that a needed link consists of, and the NICs that get no address.
+    /// Chooses the links of the model: first the links that the machine needs, then the NICs that get no address. The
+    /// machine needs each link that a network refers to, each bond, each VLAN and each NIC with an MTU. It also needs
+    /// the links that these links consist of.
     pub(super) fn choose_links(&mut self) {
         let document = self.document;
         let mut wanted = vec![false; document.links.len()];
@@ -83,8 +84,8 @@ impl<'d> Converter<'d, '_> {
             self.model.push(path);
         }
         // The NICs without a network come last. These NICs are in the model because a network program may use DHCP on a
-        // NIC without a configuration. An entry is left out if it lacks the MAC address that the schema requires, has
-        // another mistake, or describes a NIC that is already chosen.
+        // NIC without a configuration. An entry is left out if its MAC address is missing or invalid, if its name is
+        // invalid, or if its NIC is already chosen.
         self.needed = self.origin.len();
         for (index, link) in document.links.iter().enumerate() {
             let next = LinkIndex(self.origin.len());

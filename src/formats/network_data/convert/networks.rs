@@ -79,8 +79,8 @@ impl Converter<'_, '_> {
         }
         let has_addresses = self.links.iter().any(network::Link::has_addresses);
         for (index, method, (problem, expected)) in lost {
-            // This is an error: a machine without its static address is unreachable, and a network of unknown type may
-            // have a static address. A missing dynamic address is only a warning if the machine has other addresses.
+            // A static network without its link is an error, because the machine would be unreachable. A network of
+            // unknown type may be static. A dynamic network is only a warning if the machine has other addresses.
             let is_dynamic = matches!(method, Method::Dhcp4 | Method::Dynamic6(_));
             let severity = if is_dynamic && has_addresses { Severity::Warning } else { Severity::Error };
             let (path, link) = (NETWORKS.index(index), self.document.networks[index].link.as_ref());

@@ -20,7 +20,7 @@ pub(super) fn scalar(text: &str) -> Option<Value> {
     })
 }
 
-/// Whether a scalar is a number with a fraction or an exponent, or a whole number beyond 64 bits with a sign.
+/// Whether a scalar is a number with a fraction or an exponent, or a whole number outside of the range of `i64`.
 pub(super) fn is_float(text: &str) -> bool {
     match number(text) {
         Some(Value::Fraction(_)) => true,

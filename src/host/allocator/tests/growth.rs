@@ -45,7 +45,7 @@ fn a_new_pool_allocates_after_its_records_are_adopted_and_serves_the_waiting_mac
     assert_eq!(open(&mut registry, 1), [""; 0], "of an earlier growth");
     let usage = registry.state().unwrap().usage(at(1))["n/one"].clone();
     assert_eq!((usage.families[0].free, usage.waiting), (2, 2));
-    // A record gets its address while the pool is closed.
+    // An adoption leases a recorded address while the address is closed.
     assert_eq!(registry.adopt([record("c", "10.0.0.8/24")], at(1)).unwrap().adopted, 1);
     assert_eq!(open(&mut registry, growth), ["a 10.0.0.9/24"]);
     assert_eq!(got(&mut registry, "b"), "No available IPs in pool for interface eth0");
@@ -159,7 +159,7 @@ fn a_new_subnet_is_allocated_after_its_records_are_adopted_and_after_the_first_s
     registry.release(&machine("c", "1"), at(2)).unwrap();
     registry.release(&machine("b", "1"), at(2)).unwrap();
     assert_eq!([got(&mut registry, "d"), got(&mut registry, "e")], ["10.0.9.9/24", "10.0.4.2/30"]);
-    // After its subnet is removed, a machine keeps its address and prefix length.
+    // After the subnet of its address is removed, a machine keeps the address and the prefix length.
     registry.resize([pool(first)], &[], at(3)).unwrap();
     assert_eq!(got(&mut registry, "e"), "10.0.4.2/30");
     let usage = registry.state().unwrap().usage(at(3))["n/one"].clone();
@@ -208,7 +208,7 @@ fn an_address_in_conflict_after_the_adoption_is_not_allocated() {
     open(&mut registry, growth);
     assert_eq!(got(&mut registry, "a"), "10.0.0.10/24");
     assert_eq!(got(&mut registry, "b"), "No available IPs in pool for interface eth0");
-    // The address of a report that ends is allocated at once.
+    // When a report ends, its address is allocated at once.
     let changes = registry.change_reports(&[], &[report], at(2)).unwrap();
     let served = registry.serve(at(2)).unwrap();
     let served: Vec<String> = served.iter().map(|it| it.addresses[0].to_string()).collect();

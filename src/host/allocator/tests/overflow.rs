@@ -168,7 +168,7 @@ fn unknown_and_suspended_pools_are_skipped() {
 }
 
 #[test]
-fn a_pool_with_another_network_interface_or_family_cannot_be_the_overflow() {
+fn a_pool_with_another_network_or_interface_or_other_families_cannot_be_an_overflow() {
     let pools = [
         of("a", "10.0.0.10"),
         of("b", "10.0.0.20, 'fd00::a'"),
@@ -243,7 +243,7 @@ fn moved(a: Pool) -> Allocator {
 }
 
 #[test]
-fn the_longer_reuse_delay_applies_of_the_pool_with_the_address_and_the_pool_of_its_lease() {
+fn the_reuse_delay_is_the_longer_one_of_the_pool_with_the_address_and_the_pool_of_the_lease() {
     for (delay, free_after) in [(0, 500), (1_000, 1_000)] {
         let mut allocator = moved(of("a", "10.0.0.10").with_reuse_delay(Duration::from_millis(delay)));
         resize(&mut allocator, of("b", "10.0.0.20").with_reuse_delay(Duration::from_millis(500)));

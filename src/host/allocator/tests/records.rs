@@ -19,7 +19,7 @@ fn adopt(allocator: &mut Allocator, records: &[Record]) -> (usize, usize, Vec<St
     (adoption.adopted, adoption.reserved.len(), adoption.mismatches.iter().map(ToString::to_string).collect())
 }
 
-/// Each record without a lease: address, name of the machine, state.
+/// Returns the address, the name of the machine and the state of each record without a lease.
 fn conflicts(allocator: &Allocator) -> Vec<(String, String, String)> {
     let row = |(_, address, conflict): (&str, IpAddr, Conflict)| {
         (address.to_string(), conflict.claimant.machine.name, format!("{:?}", conflict.state))
@@ -140,7 +140,7 @@ fn the_effect_of_a_record_follows_the_table_of_may_record() {
 }
 
 #[test]
-fn a_claim_gets_no_other_address_while_its_machine_keeps_an_excluded_address() {
+fn a_machine_that_keeps_an_excluded_address_gets_no_other_address_of_the_same_family() {
     let both = |excluded: &str| {
         let rest = format!(
             "addresses: [10.0.0.8-10.0.0.15, 'fd00::8-fd00::f'], excludedAddresses: [{excluded}], \
@@ -279,7 +279,7 @@ fn a_report_of_a_held_address_is_a_conflict_unless_the_reporting_machine_holds_i
     let (begun, _) = set_reports(&mut allocator, &reports, 1);
     assert_eq!(begun, ["10.0.0.1 a own a", "10.0.0.1 x conflict a"]);
     assert_eq!(given(&mut allocator, &claim("a", "1", &["n/one"]), 2), "10.0.0.1/29", "the holder keeps its address");
-    // No machine gets the address when its holder is gone, because a guest still runs with it.
+    // After the release of the holder, no machine gets the address, because a guest still uses the address.
     allocator.release(&machine("a", "1"), at(3), &mut Journal::default());
     let sticky = Claim { sticky: true, ..claim("a", "3", &["n/one"]) };
     assert_eq!(given(&mut allocator, &sticky, 4), "10.0.0.2/29");

@@ -150,14 +150,14 @@ fn a_conflict_ends_when_the_guest_no_longer_reports_the_address() {
 }
 
 #[test]
-fn several_guests_may_report_a_virtual_address_that_no_pool_offers() {
+fn two_guests_that_report_an_address_that_no_pool_offers_are_no_conflict() {
     let mut allocator = one();
     for address in ["10.0.0.1", "10.0.0.14", "10.0.0.40"] {
         report(&mut allocator, "b", address, true);
         report(&mut allocator, "c", address, true);
     }
     assert_eq!(two_users(&allocator), NONE);
-    // The address of a machine is no virtual address.
+    // An address that a machine records is no virtual address.
     adopt(&mut allocator, &[record("d", "10.0.0.14")]);
     assert_eq!(two_users(&allocator), ["10.0.0.14 of -: d b c"]);
 }

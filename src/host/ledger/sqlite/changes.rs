@@ -31,8 +31,8 @@ struct Total {
     checksums: i64,
 }
 
-/// Returns the changes after the change with the number `reported`, and the number of the last change. If these changes
-/// are not known, returns the whole state.
+/// Returns the changes after the change with the number `reported`, and the number of the last change. If the ledger no
+/// longer has all of these changes, returns the whole state.
 pub(super) fn report(
     transaction: &Transaction<'_>,
     networks: &mut Networks,
@@ -244,7 +244,7 @@ pub(super) fn record(
     Ok(())
 }
 
-/// Sort key of a change: the position of its row in the file. Pools come first, because they add the networks.
+/// Sort key of a change: network and address. Changes without an address come first, because pools add the networks.
 pub(super) fn path(change: &Change) -> Option<(&str, IpAddr)> {
     match change {
         Change::Lease { network, address, .. } | Change::Conflict { network, address, .. } => Some((network, *address)),

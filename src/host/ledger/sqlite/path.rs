@@ -22,8 +22,8 @@ pub enum OpenError {
     NetworkFileSystem(PathBuf, &'static str),
     /// The path is not a file, or the file is empty or no database of this program.
     NotALedger(PathBuf),
-    /// The file has, or may have, a second path, for this reason. Each path has a log of its own, so that two processes would
-    /// not see each other's changes.
+    /// The file has, or may have, a second path. The string is the reason. Each path has a log of its own, so two
+    /// processes would not see each other's changes.
     SecondPath(PathBuf, String),
     /// The write-ahead log does not exist or cannot be read, and cannot be created.
     NoLog(PathBuf),
@@ -98,7 +98,8 @@ pub(super) fn check_path(path: &Path) -> Result<(), OpenError> {
 
 /// The ID of the mount to which a file or folder belongs.
 fn mount_of(path: &Path) -> io::Result<String> {
-    // Closing a descriptor of the ledger without `O_PATH` would release the locks of SQLite in this process.
+    // `O_PATH` is necessary: closing a normal descriptor of the ledger would release the locks of SQLite in this
+    // process.
     let file = fcntl::open(path, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())?;
     let text = fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd()))?;
     let id = text.lines().find_map(|line| line.strip_prefix("mnt_id:"));

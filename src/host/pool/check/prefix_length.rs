@@ -1,5 +1,5 @@
 //! Finds the prefix length of a pool or subnet: from `prefix`, else from `machineNetwork`, else from the template, else
-//! from the CIDRs among the addresses. No other value is used.
+//! from the CIDRs among the addresses. No other value is used. The lengths from the first three sources must be equal.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -115,6 +115,6 @@ fn subnet_of(entries: &Entries, gateway: Option<IpAddr>) -> String {
     let mut subnets = (1..=longest).rev().map(|length| (length, AddressRange::subnet(first, length)));
     let found = subnets.find(|(_, subnet)| ranges.iter().all(|range| subnet.covers(range)));
     let cidr = found.map(|(length, subnet)| format!("{}/{length}", family.address(subnet.first())));
-    // Without a common subnet, the user must change the entries.
+    // Without a common subnet, the message has a placeholder, and the user must change the entries.
     cidr.filter(|cidr| cidr.parse::<Entry>().is_ok()).unwrap_or_else(|| "SUBNET".to_owned())
 }

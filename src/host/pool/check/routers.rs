@@ -13,7 +13,7 @@ use crate::network::Family;
 // === impl Check ===
 
 impl Check<'_> {
-    /// Reports a gateway or another router that a machine cannot reach.
+    /// Reports a gateway or another router that a machine cannot reach, or that is at the end of an IPv4 subnet.
     pub(super) fn router(&mut self, entries: &Entries, prefix: u8, member: &str, gateway: IpAddr) {
         if is_link_local(gateway) {
             return;
@@ -77,7 +77,7 @@ fn is_of_route(member: &str) -> bool {
     member.starts_with("routes")
 }
 
-/// The problem for a router that the machines cannot reach, depending on its member.
+/// The problem that the machines cannot reach the router in this member, for messages.
 fn outside_subnet(member: &str) -> &'static str {
     if is_of_route(member) { "router outside the subnet" } else { "gateway outside the subnet" }
 }

@@ -24,19 +24,19 @@ macro_rules! accepts {
 const NONE: [(Family, u8); 0] = [];
 
 accepts! {
-    a_range_has_the_prefix_of_the_machine_network:
+    a_range_has_the_prefix_length_of_the_machine_network:
         "addresses: [192.168.1.10-192.168.1.50], machineNetwork: [{cidr: 192.168.1.0/24}]", NONE => [24], [];
-    a_range_has_the_prefix_of_the_template:
+    a_range_has_the_prefix_length_of_the_template:
         "addresses: [192.168.1.10-192.168.1.50]", [(Family::Ipv4, 24)] => [24], [];
-    a_range_has_the_prefix_of_the_network_that_holds_it:
+    a_range_has_the_prefix_length_of_the_network_that_contains_it:
         "addresses: [10.0.0.0/23, 10.0.0.10-10.0.1.50, 10.0.0.7]", NONE => [23], [];
-    a_range_over_two_networks_has_the_prefix_of_both:
+    a_range_over_two_networks_has_the_prefix_length_of_both:
         "addresses: [10.0.0.0/24, 10.0.1.0/24, 10.0.0.200-10.0.1.50]", NONE => [24], [];
     the_template_gives_the_prefix_length_of_the_subnets_of_a_network:
         "addresses: [10.0.0.0/16]", [(Family::Ipv4, 24)] => [24], [];
     the_machine_network_counts_when_the_template_agrees:
         "addresses: [10.0.0.16/28], machineNetwork: [{cidr: 10.0.0.0/24}]", [(Family::Ipv4, 24)] => [24], [];
-    both_families_have_their_own_prefix:
+    each_family_has_its_own_prefix_length:
         "addresses: ['fd00::10-fd00::50', 10.0.0.0/24], machineNetwork: [{cidr: 'fd00::/64'}]", NONE => [24, 64], [];
     a_machine_network_of_a_family_without_addresses_is_ignored:
         "addresses: [10.0.0.0/24], machineNetwork: [{cidr: 'fd00::/64'}, {cidr: 10.0.0.0/16}]", NONE => [16], [];

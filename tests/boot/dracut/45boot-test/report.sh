@@ -12,7 +12,7 @@ cat /etc/cmdline.d/50-glowplug-network-kargs.conf 2>/dev/null
 echo '== files of networkd'
 ls /run/systemd/network 2>/dev/null
 echo '== name servers of the initramfs'
-# Print the name servers of dracut's own scripts, and those that networkd would pass to systemd-resolved.
+# Print the name servers of dracut's own scripts, and the name servers that networkd would pass to systemd-resolved.
 sed -n 's/^nameserver //p' /etc/resolv.conf 2>/dev/null
 cat /run/systemd/netif/links/* 2>/dev/null | sed -n 's/^DNS=//p'
 echo '== network of the initramfs'

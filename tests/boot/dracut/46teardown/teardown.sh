@@ -8,7 +8,7 @@ compared=/run/boot-test/compared
 mkdir -p /run/boot-test $compared/{found,default,data}
 say() { echo "$*" >>/run/boot-test/teardown; }
 
-# Succeeds if the profiles are those of the default arguments. UUIDs and the wait for a device are not compared.
+# Succeeds if the profiles are the profiles of the default arguments. UUIDs and the wait for a device are not compared.
 is_default() {
     local generator default
     # As in CoreOS, the first boot fails without this file or without this variable.
@@ -52,8 +52,8 @@ carry() {
 }
 
 carry
-# Remove the network only if the real root has NetworkManager. The small root has none and reports the network of the
-# initramfs.
+# Remove the network only if the real root has NetworkManager. The small root has no NetworkManager and reports the
+# network of the initramfs.
 if [[ -d /sysroot/etc/$profiles ]]; then
     for interface in /sys/class/net/*; do
         name=$(basename "$interface")
