@@ -7,8 +7,8 @@
 //!
 //! - A new VirtualMachine gets a Secret with a new random name. A name in its manifest is ignored, because the manifest
 //!   may be a copy.
-//! - A later change keeps the reference of the machine. If the change affects the network data itself, the machine gets
-//!   a reference to a new Secret.
+//! - A later change keeps the reference of the machine, also while the pool of the machine is being deleted. If the
+//!   change affects the network data itself, the machine gets a reference to a new Secret.
 //! - An instance with the label starts only with network data, and only as the machine that the annotation names.
 //!
 //! If a user has written network data for the machine, this data is kept. The leader then reserves the addresses in
@@ -178,6 +178,11 @@ pub fn admit_change(old: &Object, new: &Object, selection: &Selection, name: &st
         // Several pools select the machine, or a pool that selects it has errors.
         Err(_) => (true, Vec::new()),
     };
+    // A pool that is being deleted gives no new network data, but a machine keeps the network data that it has.
+    let is_own = |secret: &&str| !is_issued(secret) || is_issued_for(secret, &machine.key().name);
+    let is_kept = before.secret().filter(is_own).is_some() && !machine.awaits_migration;
+    let kept = selection.kept(&machine, &selected).filter(|_| is_kept);
+    let is_selected = is_selected || kept.is_some();
     let asks = |label: &&String| is_change_of_name(label) && before.mark.label.as_ref() != Some(*label);
     let is_requested = !selected.is_empty() && machine.mark.label.as_ref().filter(asks).is_some();
     let own = before.secret().map(|own| match is_requested || has_changed(&before, &machine, selection) {
@@ -190,7 +195,17 @@ pub fn admit_change(old: &Object, new: &Object, selection: &Selection, name: &st
         (_, Some(_)) => own.or(new_name),
         // Without a cloud-init volume, the instance does not start.
         (None, _) if is_selected => return Ok(Allowed::of(edit, None)),
-        (None | Some(NetworkData::None), _) if !is_selected => None,
+        (data @ (None | Some(NetworkData::None)), _) if !is_selected => {
+            let is_removed = own.is_some() && data.is_some() && !machine.awaits_migration;
+            warning = is_removed.then(|| {
+                let member = machine.path_of_volume().join(".");
+                format!(
+                    "{member}: no pool selects the machine any more, so its reference to network data is removed; the guest \
+                     has no network data after its next start"
+                )
+            });
+            None
+        }
         // The leader requests a reference by setting the label.
         (None | Some(NetworkData::None), _) => own.or(new_name.filter(|_| machine.mark.label.is_some())),
         (Some(NetworkData::Secret(_) | NetworkData::Inline(_)), None) => {
@@ -203,6 +218,7 @@ pub fn admit_change(old: &Object, new: &Object, selection: &Selection, name: &st
     match secret {
         Some(secret) => {
             let label = if is_requested { renewed(secret) } else { ISSUED.to_owned() };
+            let selected: Vec<Selected> = selected.into_iter().chain(kept.into_iter().flatten()).collect();
             apply(&mut edit, reference(&machine, &selected, secret, &label));
             put_back_mac_addresses(&mut edit, old_template, template);
         }
@@ -442,10 +458,17 @@ impl Allowed {
 // === impl VirtualMachine ===
 
 impl VirtualMachine {
+    /// Returns the path of the cloud-init volume.
+    fn path_of_volume(&self) -> Vec<String> {
+        let (volume, kind) = self.cloud_init.as_ref().map(|it| (it.volume, it.kind.member())).unwrap_or_default();
+        path(&["volumes", &volume.to_string(), kind])
+    }
+
     /// Returns the path of the reference to the Secret with network data.
     fn path_of_reference(&self) -> Vec<String> {
-        let (volume, kind) = self.cloud_init.as_ref().map(|it| (it.volume, it.kind.member())).unwrap_or_default();
-        path(&["volumes", &volume.to_string(), kind, "networkDataSecretRef"])
+        let mut path = self.path_of_volume();
+        path.push("networkDataSecretRef".to_owned());
+        path
     }
 
     /// Returns the name of the Secret to which the template refers.
@@ -459,9 +482,9 @@ impl VirtualMachine {
     /// Returns the path of the volume with network data that a user wrote. `None`: the machine has no such network
     /// data.
     pub(crate) fn own_network_data(&self) -> Option<String> {
-        let volume = self.cloud_init.as_ref().filter(|it| it.network_data != NetworkData::None)?;
-        let is_own = self.secret().is_none();
-        is_own.then(|| path(&["volumes", &volume.volume.to_string(), volume.kind.member()]).join("."))
+        let volume = self.cloud_init.as_ref().filter(|it| it.network_data != NetworkData::None);
+        let is_own = volume.is_some() && self.secret().is_none();
+        is_own.then(|| self.path_of_volume().join("."))
     }
 }
 
@@ -937,10 +960,81 @@ mod tests {
     }
 
     #[test]
-    fn a_removed_reference_is_not_restored_if_no_pool_selects_the_machine() {
+    fn a_removed_reference_is_not_restored_if_no_pool_selects_the_machine_and_the_webhook_warns() {
         let old = served(EARLIER, "n/w-0");
+        let expected = "spec.template.spec.volumes.1.cloudInitConfigDrive: no pool selects the machine any more, so its reference to \
+                        network data is removed; the guest has no network data after its next start";
         let (new, warnings) = changed(&old, &applied(&old), &[]);
-        assert_eq!((facts_of(&new), warnings), ((None, None, Mark::default()), vec![]));
+        assert_eq!((facts_of(&new), warnings), ((None, None, Mark::default()), vec![expected.to_owned()]));
+        // The user also removes the volume, or the machine receives a guest that has network data of its own.
+        let mut without = applied(&old);
+        without["spec"]["template"]["spec"]["volumes"] = json!([]);
+        let mut receiver = applied(&old);
+        receiver["spec"]["runStrategy"] = json!("WaitAsReceiver");
+        for new in [without, receiver] {
+            let (new, warnings) = changed(&old, &new, &[]);
+            assert_eq!((facts_of(&new), warnings), ((None, None, Mark::default()), vec![]));
+        }
+    }
+
+    #[test]
+    fn a_machine_keeps_its_network_data_while_its_pool_is_being_deleted() {
+        let ending = |changes: &Value| {
+            let mut all = changes.clone();
+            all["metadata"]["deletionTimestamp"] = "2026-08-14T10:00:00Z".into();
+            [pool("p", &all)]
+        };
+        let (old, pools) = (served(EARLIER, "n/w-0"), ending(&json!({})));
+        let expected = ((Some(EARLIER.to_owned()), Some(101), mark("issued")), vec![]);
+        let after = |old: &Value, new: &Value, pools: &[Arc<MachinePool>]| {
+            let (new, warnings) = changed(old, new, pools);
+            (facts_of(&new), warnings)
+        };
+        assert_eq!(after(&old, &applied(&old), &pools), expected);
+        let mut replaced = applied(&old);
+        replaced["spec"]["template"]["metadata"] = Value::Null;
+        assert_eq!(after(&old, &replaced, &pools), expected);
+        let mut other = applied(&old);
+        other["spec"]["template"]["spec"]["domain"]["cpu"] = json!({"cores": 4});
+        assert_eq!(after(&old, &other, &pools), expected);
+        let of_0_2_0 = served("w-0-networkdata", "n/w-0");
+        assert_eq!(after(&of_0_2_0, &applied(&of_0_2_0), &pools).0.0.as_deref(), Some("w-0-networkdata"));
+        // A pool of another network does not take the network data of the pool away.
+        let both =
+            [pools[0].clone(), pool("q", &json!({"spec": {"network": "infra/vlan20", "machineSelector": null}}))];
+        assert_eq!(after(&old, &applied(&old), &both), expected);
+        // The pool is invalid now, so the name of the interface is unknown.
+        let invalid = ending(&json!({"spec": {"addresses": ["x"]}}));
+        assert_eq!(after(&old, &applied(&old), &invalid).0, (Some(EARLIER.to_owned()), None, mark("issued")));
+        // Without a volume, the marks stay, so the instance does not start.
+        let mut without = applied(&old);
+        without["spec"]["template"]["spec"]["volumes"] = json!([]);
+        assert_eq!(after(&old, &without, &pools), ((None, None, mark("issued")), vec![]));
+    }
+
+    #[test]
+    fn a_pool_that_is_being_deleted_gives_a_machine_no_new_network_data() {
+        let pools = [pool("p", &json!({"metadata": {"deletionTimestamp": "2026-08-14T10:00:00Z"}}))];
+        let (old, none) = (object(&json!({})), (None, None, Mark::default()));
+        let mut asks = old.clone();
+        let marks = json!({"labels": {(NETWORK_DATA_LABEL): "requested-5"}, "annotations": {(VM_ANNOTATION): "n/w-0"}});
+        asks["spec"]["template"]["metadata"] = marks;
+        assert_eq!(facts_of(&changed(&old, &asks, &pools).0), none);
+        let named = served(EARLIER, "n/w-0");
+        assert_eq!(facts_of(&changed(&old, &named, &pools).0), (None, Some(101), Mark::default()));
+        // A copy refers to the Secret of another machine.
+        let copy = served("w-1-networkdata-cccccccccccccccc", "n/w-1");
+        assert_eq!(facts_of(&changed(&copy, &applied(&copy), &pools).0), none);
+        // The label asks for another name, which only a pool can give.
+        let (old, mut asks) = (served(EARLIER, "n/w-0"), served(EARLIER, "n/w-0"));
+        asks["spec"]["template"]["metadata"]["labels"][NETWORK_DATA_LABEL] = json!("requested-5");
+        assert_eq!(facts_of(&changed(&old, &asks, &pools).0), (Some(EARLIER.to_owned()), Some(101), mark("issued")));
+        // The pool no longer refers to the machine.
+        let pools = [pool(
+            "p",
+            &json!({"metadata": {"deletionTimestamp": "2026-08-14T10:00:00Z"}, "spec": {"machineSelector": null}}),
+        )];
+        assert_eq!(facts_of(&changed(&old, &applied(&old), &pools).0), none);
     }
 
     #[test]

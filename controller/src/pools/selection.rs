@@ -257,12 +257,32 @@ impl Selection {
     #[must_use]
     pub fn ending(&self, machine: &VirtualMachine, selected: &[Selected]) -> Option<&MachinePool> {
         let is_served = |of: &Selected| selected.iter().any(|it| it.network == of.network);
-        let mut refer = self.matching(&self.ending, machine).filter(|pool| !self.is_withdrawn(&pool.id));
-        refer.find(|pool| match pool.place(machine) {
+        self.referring(machine).find(|pool| match pool.place(machine) {
             Ok((_, of)) => !is_served(&of),
             Err(Problem::InvalidPool { .. }) => selected.is_empty(),
             Err(_) => false,
         })
+    }
+
+    /// Returns the interfaces for which a machine keeps the network data of a pool that is being deleted and refers to
+    /// it: neither the network nor the interface in the guest is one of `selected`. `None`: no such pool refers to the
+    /// machine. A pool that cannot serve the machine as it is now adds no interface.
+    pub(crate) fn kept(&self, machine: &VirtualMachine, selected: &[Selected]) -> Option<Vec<Selected>> {
+        let mut pools = self.referring(machine).peekable();
+        pools.peek()?;
+        let mut kept: Vec<Selected> = Vec::new();
+        for (_, of) in pools.filter_map(|pool| pool.place(machine).ok()) {
+            let mut others = selected.iter().chain(&kept);
+            if others.all(|other| other.network != of.network && other.interface != of.interface) {
+                kept.push(of);
+            }
+        }
+        Some(kept)
+    }
+
+    /// Returns the pools that are being deleted and refer to a machine, sorted by name.
+    fn referring(&self, machine: &VirtualMachine) -> impl Iterator<Item = &MachinePool> {
+        self.matching(&self.ending, machine).filter(|pool| !self.is_withdrawn(&pool.id))
     }
 }
 
@@ -503,6 +523,33 @@ mod tests {
         let selection = selection([pool]);
         assert_eq!(of(&selection, &machine(&[("x", "infra/vlan10", 0)])), selected(&[]));
         assert_eq!(selection.pools().count(), 1);
+    }
+
+    #[test]
+    fn a_machine_keeps_the_interfaces_of_pools_that_are_being_deleted_if_no_other_pool_serves_them() {
+        let ending = |name: &str, spec: Value| {
+            pool(name, &json!({"metadata": {"deletionTimestamp": "2026-08-14T10:00:00Z"}, "spec": spec}))
+        };
+        let machine = machine(&[("x", "infra/vlan10", 0), ("y", "infra/vlan20", 0)]);
+        let kept = |pools: Vec<Arc<MachinePool>>| {
+            let selection = selection(pools);
+            let selected = selection.of(&machine).unwrap();
+            let kept = selection.kept(&machine, &selected)?;
+            Some(kept.iter().map(|it| format!("{} {} {}", it.pool, it.interface, it.attachment)).collect::<Vec<_>>())
+        };
+        let rows = |rows: &[&str]| Some(rows.iter().map(|row| (*row).to_owned()).collect::<Vec<_>>());
+        let (a, b) = (ending("a", json!({})), ending("b", json!({"network": "infra/vlan20", "interface": "eno102"})));
+        assert_eq!(kept(vec![a.clone(), b.clone()]), rows(&["clusters/a eno101 x", "clusters/b eno102 y"]));
+        assert_eq!(kept(vec![a.clone(), b, pool("c", &json!({}))]), rows(&["clusters/b eno102 y"]));
+        // Another pool has the network of the pool, its interface, or both.
+        assert_eq!(kept(vec![a.clone(), ending("d", json!({}))]), rows(&["clusters/a eno101 x"]));
+        assert_eq!(kept(vec![a, pool("e", &json!({"spec": {"network": "infra/vlan20"}}))]), rows(&[]));
+        // The pool cannot serve the machine as it is now.
+        for spec in [json!({"addresses": ["x"]}), json!({"network": "infra/vlan30"})] {
+            assert_eq!(kept(vec![ending("a", spec.clone())]), rows(&[]), "{spec}");
+        }
+        assert_eq!(kept(vec![ending("a", json!({"nodePoolRef": {"name": "q"}}))]), None);
+        assert_eq!(kept(vec![pool("a", &json!({}))]), None);
     }
 
     #[test]

@@ -302,6 +302,7 @@ scenarios! {
     reconciler::a_deeply_nested_object_does_not_stop_other_machines,
     network_data::a_manifest_that_is_applied_again_before_the_first_start_keeps_the_network_data,
     network_data::a_manifest_that_is_applied_again_while_the_guest_runs_keeps_the_network_data,
+    network_data::a_manifest_that_is_applied_again_while_the_pool_is_being_deleted_keeps_the_network_data,
     network_data::five_server_side_applies_of_a_served_machine_cause_no_conflict,
     network_data::five_server_side_applies_of_a_machine_that_is_older_than_its_pool_cause_no_conflict,
     network_data::five_server_side_applies_of_a_machine_of_a_mac_pool_cause_no_conflict,

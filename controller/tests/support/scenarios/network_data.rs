@@ -297,6 +297,21 @@ pub async fn a_manifest_that_is_applied_again_while_the_guest_runs_keeps_the_net
     place.end([row("w", &secret, "10.0.0.8")]).await;
 }
 
+pub async fn a_manifest_that_is_applied_again_while_the_pool_is_being_deleted_keeps_the_network_data(
+    cluster: &Cluster,
+) {
+    let place = Place::start(cluster, &["10.0.0.8/30"]).await;
+    let (mut manifest, secret) = place.run("w").await;
+    place.until_recorded("w").await;
+    place.pools.delete("p", &DeleteParams::default()).await.unwrap();
+    poll("a refusal of a new machine", async || place.try_machine().await.is_none().then_some(())).await;
+    manifest["spec"]["template"]["spec"]["domain"]["cpu"] = json!({"cores": 2});
+    assert_eq!(added(&place.apply(&manifest).await), issued(&place, "w", &secret));
+    assert_eq!(place.restart("w").await.network_data_secret.unwrap().0, secret);
+    assert_eq!(place.held().await, held([("10.0.0.8", "w")]));
+    place.end([row("w", &secret, "10.0.0.8")]).await;
+}
+
 /// Applies the manifest of a running machine five times, as `kubectl apply --server-side` does, and restarts its guest.
 async fn apply_five_times(place: Place<'_>, manifest: &Value) {
     place.until_running("w").await;
