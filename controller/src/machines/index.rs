@@ -884,6 +884,12 @@ mod tests {
         assert_eq!(index.set_pools(pools(&["10.0.0.8/31"], &["10.0.0.16"], &unchanged)), names);
         assert_eq!(index.set_pools(pools(&["10.0.0.8/31", "10.0.0.10"], &["10.0.0.16"], &unchanged)), none);
         assert_eq!(index.set_pools(pools(&["10.0.0.9"], &["10.0.0.16"], &unchanged)), names, "its pool loses it");
+        assert_eq!(
+            index.set_pools(pools(&["10.0.0.8/31"], &["10.0.0.16"], &unchanged)),
+            names,
+            "its pool has it again"
+        );
+        index.set_pools(pools(&["10.0.0.9"], &["10.0.0.16"], &unchanged));
         assert_eq!(index.set_pools(pools(&["10.0.0.9"], &["10.0.0.8"], &unchanged)), names, "another pool gains it");
         assert_eq!(index.set_pools(pools(&["10.0.0.9"], &["10.0.0.8", "10.0.0.20"], &unchanged)), none);
         let selector = json!({"spec": {"machineSelector": {"matchLabels": {"no": "machine"}}}});
@@ -894,6 +900,35 @@ mod tests {
         assert_eq!(index.set_pools(pools(&["10.0.0.9"], &["10.0.0.8"], &exhausted_selector)), none, "the status");
         let deleted = json!({"metadata": {"deletionTimestamp": "2026-08-14T10:00:00Z"}, "spec": selector["spec"]});
         assert_eq!(index.set_pools(pools(&["10.0.0.9"], &["10.0.0.8"], &deleted)), names, "the deletion of the pool");
+    }
+
+    #[test]
+    fn a_machine_gets_a_pass_when_its_subnet_is_removed_and_when_it_is_put_back() {
+        let pools = |subnets: &[&str]| {
+            let subnet = |first: &&str| json!({"addresses": [format!("{first}.8/30")], "gateway": [format!("{first}.1")], "prefix": 24});
+            let pool = json!({"metadata": {"namespace": "n", "name": "p"}, "spec": {
+                "network": "n/a", "subnets": subnets.iter().map(subnet).collect::<Vec<_>>(), "machineSelector": {},
+            }});
+            let pool = MachinePool::read(PoolObject::read(serde_json::from_value(pool).unwrap()));
+            assert_eq!(pool.pool.as_ref().err(), None);
+            let selection = Arc::new(Selection::new([Arc::new(pool)], [], None));
+            OpenPools { facts: Facts::new(), suspended: BTreeSet::new(), selection, growth: 1 }
+        };
+        let spec = json!({
+            "domain": {"devices": {"interfaces": [{"name": "a", "bridge": {}}]}},
+            "networks": [{"name": "a", "multus": {"networkName": "n/a"}}],
+        });
+        let mut index = Index::default();
+        for (version, (name, address)) in (1..).zip([("w", "10.0.0.8/24"), ("x", "10.1.0.8/24")]) {
+            let annotations = json!({(format!("{ANNOTATION_PREFIX}eno101")): json!([address]).to_string()});
+            let vm = json!({"metadata": {"annotations": annotations}, "spec": {"template": {"spec": spec}}});
+            index.apply(Kind::VirtualMachine, object("n", name, version, &vm));
+        }
+        let both: BTreeSet<Key> = ["w", "x"].map(|name| key("n", name)).into();
+        assert_eq!(index.set_pools(pools(&["10.0.0", "10.1.0"])), both);
+        assert_eq!(index.set_pools(pools(&["10.0.0"])), both);
+        assert_eq!(index.set_pools(pools(&["10.0.0", "10.1.0"])), [key("n", "x")].into());
+        assert_eq!(index.set_pools(pools(&["10.0.0", "10.1.0"])), [].into());
     }
 
     #[test]

@@ -712,7 +712,12 @@ pub async fn the_network_data_of_a_machine_follows_the_subnet_of_its_address(clu
         events.iter().any(|event| event.note.as_ref() == Some(&note)).then_some(())
     })
     .await;
+    until_outdated(&place, 1).await;
     assert_eq!(of(&place.restart("x").await.document()), of_x("10.1.0.2"));
+    until_outdated(&place, 1).await;
+    // The administrator puts the subnet back. Nothing else changes, and no leader starts.
+    place.pools.patch("p", &PatchParams::default(), &subnets("10.1.0.2")).await.unwrap();
+    until_outdated(&place, 0).await;
     place.end([row("w", &first, "10.0.0.8"), row("x", &second, "10.1.0.8")]).await;
 }
 
