@@ -405,8 +405,9 @@ impl OwnSecret {
         let mut metadata = self.metadata.clone();
         let annotations = metadata.annotations.get_or_insert_default();
         annotations.extend(secret.metadata.annotations.unwrap_or_default());
-        annotations.insert(UPDATED_ANNOTATION.to_owned(), now.to_string());
-        Ok(Secret { metadata, ..secret })
+        let mut secret = Secret { metadata, ..secret };
+        note_update(&mut secret, now);
+        Ok(secret)
     }
 
     /// Name of the Secret.
@@ -487,6 +488,12 @@ pub(crate) fn secret(
         data: Some([(NETWORK_DATA_KEY.to_owned(), ByteString(document.as_bytes().to_vec()))].into()),
         ..Secret::default()
     }
+}
+
+/// Notes the time of the last update of the document in a Secret.
+pub(crate) fn note_update(secret: &mut Secret, updated: Timestamp) {
+    let annotations = secret.metadata.annotations.get_or_insert_default();
+    annotations.insert(UPDATED_ANNOTATION.to_owned(), updated.to_string());
 }
 
 #[cfg(test)]

@@ -7,8 +7,9 @@
 //! pools and the VirtualMachine, the leader makes the Secret that it would write now, and compares the digest of this
 //! Secret with the annotation.
 //!
-//! Users can write the objects with this annotation, and can change a Secret. So a digest has only one effect: a pass
-//! with nothing to do makes no request. Before its first request, a pass reads the Secret and decides again. So no
+//! Users can write the objects with this annotation, and can change a Secret. So a digest has only two effects. A pass
+//! with nothing to do makes no request. Before its first request, a pass reads the Secret and decides again. And a
+//! Secret that is written again after its deletion notes whether a running guest may have read another document. So no
 //! digest records, releases or allocates an address.
 //!
 //! A digest does not show that a Secret was changed or deleted while no leader ran. So each Secret that was not read at
@@ -21,10 +22,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::json;
 
 use crate::cluster::digest::digest;
-use crate::kinds::kubevirt_machine::{Given, NetworkSecret, OwnSecret, is_deleted, uid};
+use crate::kinds::kubevirt_machine::{Given, Instance, NetworkSecret, OwnSecret, is_deleted, uid};
 use crate::kinds::network_data::{DIGEST_ANNOTATION, is_issued_for};
 use crate::kinds::pool::HolderKind;
 use crate::kinds::virtual_machine::VirtualMachine;
+use crate::machines::step::Updated;
 use crate::machines::view::View;
 
 impl View {
@@ -41,6 +43,19 @@ impl View {
     pub(super) fn distrust_digest(&mut self) {
         self.secrets.clear();
         self.trusts_digest = false;
+    }
+
+    /// Returns the time of the last update for a Secret that the leader creates with the current document. If a user has
+    /// deleted an earlier Secret of this name, a guest may run that has read another document in it. The annotation is
+    /// written only while no guest has earlier network data. So if it has the digest of the current document, the guest
+    /// has read this document.
+    pub(super) fn updated(&self, name: &str) -> Updated {
+        let reads = |instance: &&Instance| instance.has_started && instance.secret.as_deref() == Some(name);
+        match self.digested().map(|secret| secret.updated) {
+            Some(updated) => updated.map_or(Updated::Never, Updated::At),
+            None if self.instance.as_ref().filter(reads).is_some() => Updated::Now,
+            None => Updated::Never,
+        }
     }
 
     /// Returns the value of the annotation with the digest of a Secret. `None` in these cases:

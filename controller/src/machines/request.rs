@@ -15,7 +15,7 @@ use crate::cluster::object::Object;
 use crate::cluster::request::{self, Refusal, ask, list, stored};
 use crate::kinds::cluster_api::IpAddress;
 use crate::kinds::kubevirt_machine;
-use crate::kinds::kubevirt_machine::{Given, NetworkSecret, OwnSecret, STATUS_MAP, addresses_of};
+use crate::kinds::kubevirt_machine::{Given, NetworkSecret, OwnSecret, STATUS_MAP, addresses_of, note_update};
 use crate::kinds::network_data::ISSUED;
 use crate::kinds::virtual_machine::VirtualMachine;
 use crate::ledger::adoption;
@@ -23,7 +23,7 @@ use crate::machines::kind::Kind;
 use crate::machines::recorded::{free_of, unreserved};
 use crate::machines::secret::secret_in;
 use crate::machines::source::{MachineClaim, ProviderAddress};
-use crate::machines::step::{Hold, Notice, Step};
+use crate::machines::step::{Hold, Notice, Step, Updated};
 use crate::machines::view::{Response, View};
 use crate::machines::work::{Work, answered};
 use crate::passes::{Error, Problem};
@@ -121,7 +121,12 @@ impl Work<'_> {
                     Err(error) => Response::Refused(Problem::Refused(error)),
                 });
             }
-            Step::CreateSecret(secret, warnings, notice) => {
+            Step::CreateSecret(mut secret, updated, warnings, notice) => {
+                match updated {
+                    Updated::Never => {}
+                    Updated::At(time) => note_update(&mut secret, time),
+                    Updated::Now => note_update(&mut secret, Timestamp::now()),
+                }
                 return self.create_secret(view, *secret, warnings, notice).await;
             }
             Step::UpdateSecret(own, document) => return self.update_secret(view, *own, &document).await,

@@ -456,7 +456,8 @@ impl View {
         let is_early = |instance: &&Instance| instance.has_started && instance.secret.is_none();
         let started = self.instance.as_ref().filter(is_early);
         let notice = started.map(|_| Notice::of_early_guest());
-        Step::CreateSecret(Box::new(secret(vm, name, holder, interfaces.collect(), document.text())), warnings, notice)
+        let secret = secret(vm, name, holder, interfaces.collect(), document.text());
+        Step::CreateSecret(Box::new(secret), self.updated(name), warnings, notice)
     }
 
     /// Returns the excluded addresses that the machine keeps and whose family is missing in its allocations. The

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use glowplug::host::claim::{Claim, Claimant, Machine, Record};
 use ipnetwork::IpNetwork;
 use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
 
 use crate::cluster::key::Key;
@@ -52,9 +53,9 @@ pub(super) enum Step {
     Hold(Box<Hold>),
     /// Claims addresses.
     Claim(Box<Claim>),
-    /// Creates this Secret with the addresses of the machine, and logs these warnings about its network data. Then
-    /// publishes this event.
-    CreateSecret(Box<Secret>, Vec<String>, Option<Notice>),
+    /// Creates this Secret with the addresses of the machine and this time of its last update, and logs these warnings
+    /// about its network data. Then publishes this event.
+    CreateSecret(Box<Secret>, Updated, Vec<String>, Option<Notice>),
     /// Updates the Secret with these prefix lengths and this document.
     UpdateSecret(Box<OwnSecret>, String),
     /// Records the names of the Secrets from which guests of a machine may read its addresses.
@@ -108,6 +109,18 @@ pub(super) enum Step {
     Prove(Machine),
     /// Publishes an event.
     Report(Notice),
+}
+
+/// The time of the last update of the document, in a Secret that is created. A guest that is older than this time has
+/// read an earlier document.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Updated {
+    /// No guest has read another document in a Secret of this name.
+    Never,
+    /// The deleted Secret had the same document, with this time.
+    At(Timestamp),
+    /// A guest runs that may have read another document in the deleted Secret.
+    Now,
 }
 
 /// The steps that a pass does at most once. A later read does not always show that a step is done: an API server may

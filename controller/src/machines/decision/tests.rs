@@ -32,7 +32,7 @@ use crate::machines::kind::Kinds;
 use crate::machines::proof::Proof;
 use crate::machines::recorded::{Held, Recorded};
 use crate::machines::source::{MachineClaim, Source};
-use crate::machines::step::{Hold, Notice, Once, Step};
+use crate::machines::step::{Hold, Notice, Once, Step, Updated};
 use crate::machines::view::{Check, Memory, PoolSettings, Response, View};
 use crate::passes::{Ended, Problem};
 use crate::pools::facts::PoolObject;
@@ -448,7 +448,7 @@ fn a_guest_that_started_before_its_secret_existed_must_be_restarted() {
         view.ledger.held = vec![Held { secrets: names([NAME, EARLIER]), ..held("m-1", "10.0.0.8") }];
         view.done.insert(Once::DropSecrets);
         match decide(&view) {
-            Step::CreateSecret(_, _, notice) => notice,
+            Step::CreateSecret(.., notice) => notice,
             step => panic!("{step:?}"),
         }
     };

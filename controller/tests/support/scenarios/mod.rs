@@ -316,6 +316,7 @@ scenarios! {
     network_data::a_machine_that_is_restored_under_another_name_gets_an_address_of_its_own,
     network_data::the_instance_of_a_machine_that_is_restored_into_another_namespace_is_refused,
     network_data::a_changed_gateway_reaches_a_guest_at_its_next_restart,
+    network_data::an_outdated_machine_stays_outdated_when_its_secret_is_deleted,
     network_data::the_network_data_of_a_machine_follows_the_subnet_of_its_address,
     network_data::a_guest_with_the_prefix_length_32_reads_the_on_link_gateway_of_its_pool,
     network_data::the_settings_of_a_pool_reach_a_guest_at_its_next_restart,

@@ -648,6 +648,32 @@ pub async fn a_changed_gateway_reaches_a_guest_at_its_next_restart(cluster: &Clu
     place.end([row("w", &secret, "10.0.0.8")]).await;
 }
 
+pub async fn an_outdated_machine_stays_outdated_when_its_secret_is_deleted(cluster: &Cluster) {
+    let place = Place::start(cluster, &["10.0.0.8/30"]).await;
+    let (_, secret) = place.run("w").await;
+    place.until_recorded("w").await;
+    until_next_second().await;
+    let changed = Patch::Merge(json!({"spec": {"gateway": ["10.0.0.2"]}}));
+    place.pools.patch("p", &PatchParams::default(), &changed).await.unwrap();
+    until_outdated(&place, 1).await;
+    place.secrets.delete(&secret, &DeleteParams::default()).await.unwrap();
+    merge(&place.vms, "w", &json!({"metadata": {"annotations": {"touched": "1"}}})).await;
+    let written = place.until_secret(&secret).await;
+    assert!(written.annotations().contains_key("ipam.glowplug.dev/updated"), "{:?}", written.metadata);
+    // The status that counts a second machine is later than the new Secret.
+    let (_, second) = place.run("x").await;
+    poll("two machines, one of them outdated", async || {
+        let status = place.pools.get("p").await.unwrap().status?;
+        (status.outdated == 1 && status.ip_addresses?.allocated == 2).then_some(())
+    })
+    .await;
+    until_next_second().await;
+    let document = place.restart("w").await.document();
+    assert_eq!(document["networks"][0]["routes"][0]["gateway"], "10.0.0.2");
+    until_outdated(&place, 0).await;
+    place.end([row("w", &secret, "10.0.0.8"), row("x", &second, "10.0.0.9")]).await;
+}
+
 pub async fn the_network_data_of_a_machine_follows_the_subnet_of_its_address(cluster: &Cluster) {
     let hosted = Hosted::plain(cluster).await;
     let machine_selector = serde_json::from_value(json!({"matchLabels": {(POOL_LABEL): "p"}})).unwrap();

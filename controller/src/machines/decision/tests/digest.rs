@@ -170,3 +170,44 @@ fn the_order_of_leases_changes_no_digest() {
         assert!(first(both(order)).0, "{order:?}");
     }
 }
+
+/// Returns the time that a Secret notes which a pass writes again after a user has deleted it.
+fn rewritten(view: View) -> Updated {
+    let absent = [(NAME.to_owned(), NetworkSecret::Absent)].into();
+    let mut view = View { granted: Some(vec![allocation("m-1")]), secrets: absent, ..view };
+    view.ledger.held[0].secrets = names([NAME, EARLIER]);
+    view.done.insert(Once::DropSecrets);
+    match decide(&view) {
+        Step::CreateSecret(_, updated, ..) => updated,
+        step => panic!("{step:?}"),
+    }
+}
+
+#[test]
+fn a_secret_that_is_written_again_notes_whether_its_guest_may_have_read_another_document() {
+    let with = |instance: Option<Instance>, view: View| View { instance, ..view };
+    let guest = || Some(reading(Some(NAME), &running()));
+    assert_eq!(rewritten(with(guest(), listed())), Updated::Never);
+    assert_eq!(rewritten(with(guest(), with_gateway(listed(), "10.0.0.2"))), Updated::Now);
+    let mut unknown = with(guest(), listed());
+    annotate(&mut unknown, None);
+    assert_eq!(rewritten(unknown), Updated::Now);
+    // No guest has read a Secret of this name.
+    for instance in [None, Some(instance(&json!({}))), Some(reading(Some(EARLIER), &running()))] {
+        assert_eq!(rewritten(with(instance, with_gateway(listed(), "10.0.0.2"))), Updated::Never);
+    }
+}
+
+#[test]
+fn a_secret_that_is_written_again_keeps_the_time_of_its_last_update() {
+    let listed = |updated: &str| {
+        let updated = OwnSecret { updated: Some(updated.parse().unwrap()), ..own("m-1", "v-1") };
+        listed_with(View { secrets: secrets([updated]), ..served() })
+    };
+    // The instance is created at 10:00:03.
+    let guest = |view: View| View { instance: Some(reading(Some(NAME), &running())), ..view };
+    let earlier = "2026-08-01T10:00:03.5Z";
+    assert_eq!(rewritten(listed(earlier)), Updated::At(earlier.parse().unwrap()));
+    assert_eq!(rewritten(guest(listed(earlier))), Updated::At(earlier.parse().unwrap()));
+    assert_eq!(rewritten(guest(listed("2026-08-01T10:00:04Z"))), Updated::Now);
+}
