@@ -9,7 +9,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::api::PostParams;
+use kube::api::{DeleteParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -167,8 +167,33 @@ async fn without_the_right_to_list_namespaces_leases_are_kept_and_the_pool_and_t
 #[tokio::test]
 async fn a_program_that_waits_for_its_crds_ends_after_a_signal() {
     let (server, folder) = (Server::start().await, tempfile::tempdir().unwrap());
-    let mut program = Program::start(&Cluster::config_of(&server), folder.path(), "");
-    program.until("waiting for the definitions of this version: apply the manifests of this version, or the output of `glowplug-controller crd`").await;
+    let cluster = Cluster::of(&server).await;
+    let definitions: Api<CustomResourceDefinition> = Api::all(cluster.client());
+    let name = "staticipleases.ipam.glowplug.dev";
+    definitions.delete(name, &DeleteParams::default()).await.unwrap();
+    let mut program = Program::start(cluster.config(), folder.path(), "");
+    let waiting = program.until("waiting for the definitions of this version: apply the manifests of this version, or the output of `glowplug-controller crd`").await;
+    assert_eq!(waiting["problem"], format!("definition {name} does not exist"));
+    program.send("-TERM");
+    program.until_ended().await;
+}
+
+#[tokio::test]
+async fn the_log_says_why_the_definitions_could_not_be_read() {
+    let (server, folder) = (Server::start().await, tempfile::tempdir().unwrap());
+    let cluster = Cluster::of(&server).await;
+    server.set_faults(|call| match call.user == CONTROLLER {
+        true => Fault::Status(401),
+        false => Fault::None,
+    });
+    let mut program = Program::start(cluster.config(), folder.path(), "");
+    let waiting = program.until("waiting for the API server: the definitions could not be read").await;
+    let expected =
+        "definition globalstaticippools.ipam.glowplug.dev: the API server answered 401 Fault: a fault of the test";
+    assert_eq!(waiting["problem"], expected);
+    server.set_faults(|_| Fault::None);
+    program.until("leadership changed").await;
+    program.until_ready().await;
     program.send("-TERM");
     program.until_ended().await;
 }

@@ -20,32 +20,39 @@ use crate::repeated::Repeated;
 /// Interval between checks.
 const PAUSE: Duration = Duration::from_secs(5);
 
+/// Why the program waits.
+#[derive(Debug, PartialEq)]
+enum Problem {
+    /// A definition could not be read, so it is unknown whether the cluster has the definitions of this version.
+    Unread(String),
+    /// A definition is missing, or lacks members.
+    Different(String),
+}
+
 /// Returns when the API server has every member of the kinds of this program. Until then, each check logs what is
-/// missing.
+/// missing, or why the definitions are not known.
 pub async fn until_current(client: &Client) {
     let lines = Repeated::default();
     while let Err(problem) = check(client).await {
-        if let Some(hidden) = lines.note(&problem, Instant::now()) {
-            tracing::warn!(
-                problem,
-                hidden,
-                "waiting for the definitions of this version: apply the manifests of this version, or the output of `glowplug-controller crd`"
-            );
+        let (problem, wait) = problem.text();
+        if let Some(hidden) = lines.note(problem, Instant::now()) {
+            tracing::warn!(problem, hidden, "{wait}");
         }
         sleep(PAUSE).await;
     }
 }
 
-async fn check(client: &Client) -> Result<(), String> {
+async fn check(client: &Client) -> Result<(), Problem> {
     let api: Api<Object> = Api::all_with(client.clone(), &ApiResource::erase::<CustomResourceDefinition>(&()));
     for known in definitions() {
         let name = known.name_any();
-        let stored = ask(api.get_opt(&name)).await.map_err(|error| format!("definition {name}: {error}"))?;
-        let stored = stored.ok_or_else(|| format!("definition {name} does not exist"))?;
-        let stored = stored.parse().map_err(|error| format!("definition {name}: {error}"))?;
+        let stored = ask(api.get_opt(&name)).await;
+        let stored = stored.map_err(|error| Problem::Unread(format!("definition {name}: {error}")))?;
+        let stored = stored.ok_or_else(|| Problem::Different(format!("definition {name} does not exist")))?;
+        let stored = stored.parse().map_err(|error| Problem::Different(format!("definition {name}: {error}")))?;
         let missing = missing(&known, &stored);
         if !missing.is_empty() {
-            return Err(format!("definition {name} has no {}", missing.join(", ")));
+            return Err(Problem::Different(format!("definition {name} has no {}", missing.join(", "))));
         }
     }
     Ok(())
@@ -83,6 +90,22 @@ fn add_missing(known: &Value, stored: &Value, path: &str, paths: &mut Vec<String
     for of_each in ["items", "additionalProperties"] {
         if known[of_each].is_object() {
             add_missing(&known[of_each], &stored[of_each], &format!("{path}[]"), paths);
+        }
+    }
+}
+
+// === impl Problem ===
+
+impl Problem {
+    /// Returns the problem, and the text of the log line about it.
+    fn text(&self) -> (&str, &'static str) {
+        match self {
+            Self::Unread(problem) => (problem, "waiting for the API server: the definitions could not be read"),
+            Self::Different(problem) => (
+                problem,
+                "waiting for the definitions of this version: apply the manifests of this version, or the output of \
+                 `glowplug-controller crd`",
+            ),
         }
     }
 }
