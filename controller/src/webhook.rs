@@ -1,8 +1,7 @@
 //! The admission webhooks. They reject invalid pools before the API server stores them, and instances that must not
 //! start. They add the reference to network data, and the label for MAC addresses, to the machines that pools serve.
 //!
-//! The functions [`validate`], [`compare`], [`warn_of_holders`], [`warn_of_family`], [`admit_new`] and [`admit_change`]
-//! are pure. [`Webhooks`] reads their input from the API server and responds over HTTP. The webhooks write nothing, so
+//! The functions [`validate`], [`compare`], [`judge_leases`], [`admit_new`] and [`admit_change`] are pure. [`Webhooks`] reads their input from the API server and responds over HTTP. The webhooks write nothing, so
 //! every replica can respond, even to a dry run.
 //!
 //! The webhooks are not what prevents duplicate addresses. The controller checks every pool and every machine again,
@@ -48,7 +47,7 @@ use crate::webhook::review::Reader;
 use crate::webhook::verdict::failure;
 
 pub use macs::{INSTANCES_PATH, MACS_PATH, require_addresses, validate_mac_pool};
-pub use pools::{Change, compare, judge, lost, validate, warn_of_family, warn_of_holders};
+pub use pools::{Change, compare, judge, judge_leases, lost, validate, warn_of_holders};
 pub use verdict::Verdict;
 
 /// Path of the webhook for pools of every kind.

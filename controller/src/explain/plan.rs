@@ -29,7 +29,7 @@ use crate::kinds::mac_pool::{MACPool, MacPoolSpec};
 use crate::kinds::pool::{LeaseSpec, PoolSpec};
 use crate::kinds::virtual_machine::VirtualMachine;
 use crate::pools::selection::{MachinePool, Selected, Selection};
-use crate::webhook::{Change, Verdict, judge, lost, validate_mac_pool, warn_of_family, warn_of_holders};
+use crate::webhook::{Change, Verdict, judge, judge_leases, lost, validate_mac_pool};
 
 /// The answer of `kubectl glowplug plan`.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
@@ -316,11 +316,12 @@ pub(super) fn judged(lists: &Lists, object: &Object, leases: &[LeaseSpec]) -> Pl
     let others = lists.pools.iter().filter(|(other, _)| **other != id);
     let others: Vec<MachinePool> = others.map(|(_, pool)| MachinePool::clone(&pool.checked)).collect();
     let selection = lists.selection(&lists.pools);
-    let Verdict { errors, mut warnings } =
+    let Verdict { mut errors, mut warnings } =
         judge(&id, &change, &others, lists.has_node_pools.then(|| selection.node_pools()));
     if errors.is_empty() && change.needs_leases(&id) {
-        warnings.extend(warn_of_holders(&id, &change, leases));
-        warnings.extend(warn_of_family(&id, &change, leases));
+        let of_leases = judge_leases(&id, &change, leases);
+        errors.extend(of_leases.errors);
+        warnings.extend(of_leases.warnings);
     }
     // A rejected change is not stored, so every holder keeps its address in the pool.
     let lost = if errors.is_empty() { lost(&id, &change, leases) } else { Vec::new() };

@@ -264,6 +264,11 @@ impl Index {
         vms.filter(|vm| self.vms.get(vm).is_some()).collect()
     }
 
+    /// Returns the reason why a pool allocates nothing. `None`: the pool allocates, or it is unknown.
+    pub(super) fn why_not_ready(&self, pool: &PoolId) -> Option<&str> {
+        self.facts.get(&pool.to_string())?.ready.as_ref().err().map(String::as_str)
+    }
+
     /// Replaces the pools. Returns the names whose decision may have changed.
     pub(super) fn set_pools(&mut self, pools: OpenPools) -> BTreeSet<Key> {
         let OpenPools { facts, suspended, selection, growth } = pools;

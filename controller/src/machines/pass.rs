@@ -13,6 +13,7 @@ use crate::cluster::key::{Key, PoolId};
 use crate::kinds::ipam_claim::claim_name;
 use crate::kinds::network_data::new_name;
 use crate::machines::decision::decide;
+use crate::machines::index::Index;
 use crate::machines::recorded::Recorded;
 use crate::machines::source::Source;
 use crate::machines::step::Step;
@@ -20,7 +21,7 @@ use crate::machines::view::{Chosen, OUTDATED, PoolSettings, View};
 use crate::machines::work::Work;
 use crate::passes::{Ended, Error, LONGEST_PASS, Until};
 use crate::pools::machine_states::State;
-use crate::pools::selection::{Selected, Selection};
+use crate::pools::selection::Selected;
 
 /// Whether the pools that served an interface still serve it. A further overflow pool makes no difference.
 fn is_served_as(before: &Selected, now: &Selected) -> bool {
@@ -130,7 +131,7 @@ impl Work<'_> {
             // The pools and their settings are read together, so that they fit each other. A pass begins again when
             // other pools serve the machine.
             view.selected = index.selected(key);
-            view.pools = settings(index.selection(), &view.selected);
+            view.pools = settings(&index, &view.selected);
             let selected = view.selected.as_deref().unwrap_or_default();
             let others = index.vm(key).map(|vm| index.selection().other_networks(vm, selected));
             view.other_networks = others.unwrap_or_default();
@@ -194,13 +195,15 @@ impl Work<'_> {
 }
 
 /// Returns the settings of the selected pools, by name of the pool.
-fn settings(selection: &Selection, selected: &Chosen) -> BTreeMap<String, PoolSettings> {
-    let pools = selected.iter().flatten().flat_map(Selected::all_pools).filter_map(|pool| selection.pool(pool));
+fn settings(index: &Index, selected: &Chosen) -> BTreeMap<String, PoolSettings> {
+    let pools = selected.iter().flatten().flat_map(Selected::all_pools);
+    let pools = pools.filter_map(|pool| index.selection().pool(pool));
     let settings = pools.map(|pool| {
         let (is_sticky, template) = (pool.spec.sticky, pool.spec.template.clone().filter(|text| !text.is_empty()));
         let gateways = pool.pool.as_ref().map(|pool| pool.settings().gateways.as_slice()).unwrap_or_default();
         let source = Source::of(&pool.spec, gateways);
-        (pool.id.to_string(), PoolSettings { is_sticky, template, source })
+        let not_ready = index.why_not_ready(&pool.id).map(str::to_owned);
+        (pool.id.to_string(), PoolSettings { is_sticky, template, source, not_ready })
     });
     settings.collect()
 }

@@ -306,7 +306,7 @@ impl View {
             // The addresses are opened soon. The machine keeps its place in the wait queue until then.
             (None, Some(Problem::Refused(ClaimError::Closed(_)))) => Step::Wait,
             // The machine keeps its place in the wait queue. A change of the pool causes another pass.
-            (None, Some(problem)) if problem.is_of_pool() => self.report("NetworkDataMissing", problem.to_string()),
+            (None, Some(problem)) if problem.is_of_pool() => self.report("NetworkDataMissing", self.of_pool(problem)),
             (None, Some(Problem::Refused(error @ ClaimError::OtherPool { .. }))) => {
                 self.move_to_other_pool(&claimant.machine, name).unwrap_or_else(|| self.refuse(error.to_string()))
             }
@@ -317,6 +317,14 @@ impl View {
             (None, Some(Problem::Refused(error))) => self.refuse(error.to_string()),
             (None, Some(Problem::Mismatch(message, _))) => self.refuse(message.clone()),
         }
+    }
+
+    /// Returns the message about a claim that was rejected because of the state of its pool: the reason in the
+    /// condition `Ready` of the pool, if it is known.
+    fn of_pool(&self, problem: &Problem) -> String {
+        let Problem::Refused(ClaimError::Suspended(pool)) = problem else { return problem.to_string() };
+        let reason = self.pools.get(pool).and_then(|settings| settings.not_ready.as_deref());
+        reason.map_or_else(|| problem.to_string(), |reason| format!("pool {pool} does not serve the machine: {reason}"))
     }
 
     /// Returns the member that names the address which the machine does not get: the annotation of the VirtualMachine,

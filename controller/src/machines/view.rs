@@ -144,6 +144,8 @@ pub(super) struct PoolSettings {
     pub(super) template: Option<String>,
     /// The program that chooses the addresses. `None`: the pool allocates its own addresses.
     pub(super) source: Option<Source>,
+    /// Why the pool allocates nothing. `None`: the pool allocates, or the reason is unknown.
+    pub(super) not_ready: Option<String>,
 }
 
 /// The pools that serve a machine, or the reason why the choice is ambiguous.

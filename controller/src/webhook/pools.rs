@@ -1,7 +1,7 @@
 //! The webhook for pools. It rejects an invalid pool, a pool that overlaps with or contradicts another pool, and a
 //! change of the network of a pool.
 //!
-//! The functions without a client as a parameter are pure.
+//! The functions [`validate`], [`judge_leases`] and [`warn_of_reserved`] are pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use glowplug::diagnostic::Diagnostic;
 use glowplug::host::address::AddressSet;
 use glowplug::host::pool::{Pool, Space, Subnet, overlaps};
-use glowplug::network::Family;
+use glowplug::network::{Family, InterfaceName};
 use http::StatusCode;
 use kube::api::{ApiResource, ListParams};
 use kube::core::admission::{AdmissionRequest, Operation};
@@ -220,14 +220,33 @@ fn serves_too(pool: &MachinePool, node_pool: &Key) -> bool {
     !pool.is_deleted && pool.node_pools().contains(node_pool)
 }
 
-/// Returns a warning if the change gives the pool a second family, because new claims then need an annotation. `None`:
-/// the change adds no family, or no claim has an address of the pool.
+/// Decides on a change of the pool `id` by the leases of the pool. A change of `interface` is rejected while there are
+/// holders, because their leases and network data name the interface. `leases` may contain leases of other pools, which
+/// are ignored.
 #[must_use]
-pub fn warn_of_family<'a>(
-    id: &PoolId,
-    change: &Change,
-    leases: impl IntoIterator<Item = &'a LeaseSpec>,
-) -> Option<String> {
+pub fn judge_leases(id: &PoolId, change: &Change, leases: &[LeaseSpec]) -> Verdict {
+    let (name, mut verdict) = (id.to_string(), Verdict::default());
+    if let Some([old, new]) = change.interfaces(id) {
+        let is_held = |lease: &LeaseSpec| lease.pool == name && lease.released.is_none();
+        let holders: BTreeSet<&str> =
+            leases.iter().filter(|lease| is_held(lease)).map(|lease| lease.holder.uid.as_str()).collect();
+        if !holders.is_empty() {
+            let expected = format!(
+                "\"{old}\" while machines or claims hold addresses of the pool (holders: {}): create a new pool for another interface",
+                holders.len()
+            );
+            let diagnostic = Diagnostic::error("interface", "immutable", new.as_str(), &expected);
+            verdict.errors.push(diagnostic.to_string());
+        }
+    }
+    verdict.warnings.extend(warn_of_holders(id, change, leases));
+    verdict.warnings.extend(warn_of_family(id, change, leases));
+    verdict
+}
+
+/// Returns a warning if the change gives the pool a second family: then its claims need an annotation. `None`: the
+/// change adds no family, or no claim has an address of the pool.
+fn warn_of_family(id: &PoolId, change: &Change, leases: &[LeaseSpec]) -> Option<String> {
     if !change.adds_family(id) {
         return None;
     }
@@ -235,7 +254,7 @@ pub fn warn_of_family<'a>(
     let is_claim = |lease: &&LeaseSpec| {
         lease.pool == name && lease.released.is_none() && lease.holder.kind == HolderKind::IpAddressClaim
     };
-    let claims = leases.into_iter().filter(is_claim).count();
+    let claims = leases.iter().filter(is_claim).count();
     (claims > 0).then(|| {
         format!(
             "pool {name} gets a second family: a new claim needs the annotation {FAMILY_ANNOTATION} then (claims with an address \
@@ -340,12 +359,19 @@ pub(super) async fn verdict(
     };
     let mut verdict = judge(&id, &change, &others, selection.map(Selection::node_pools));
     if verdict.errors.is_empty() && change.needs_leases(&id) {
-        let warnings = match timeout(COUNT_LIMIT, leases(client, &id)).await {
-            Ok(Ok(leases)) => [warn_of_holders(&id, &change, &leases), warn_of_family(&id, &change, &leases)],
-            Ok(Err(error)) => [Some(format!("pool {id}: could not count the holders of its addresses: {error}")), None],
-            Err(_) => [Some(format!("pool {id}: too many leases to count the holders of its addresses")), None],
-        };
-        verdict.warnings.extend(warnings.into_iter().flatten());
+        match timeout(COUNT_LIMIT, leases(client, &id)).await {
+            Ok(Ok(leases)) => {
+                let Verdict { errors, warnings } = judge_leases(&id, &change, &leases);
+                verdict.errors.extend(errors);
+                verdict.warnings.extend(warnings);
+            }
+            Ok(Err(error)) => {
+                verdict.warnings.push(format!("pool {id}: could not count the holders of its addresses: {error}"));
+            }
+            Err(_) => {
+                verdict.warnings.push(format!("pool {id}: too many leases to count the holders of its addresses"))
+            }
+        }
     }
     Ok(verdict)
 }
@@ -385,10 +411,18 @@ fn specification(object: &Object) -> Result<PoolSpec, Box<Status>> {
 // === impl Change ===
 
 impl Change {
-    /// Whether there can be a warning about the leases of the pool, so that they must be listed.
+    /// Whether the decision depends on the leases of the pool, so that they must be listed.
     #[must_use]
     pub fn needs_leases(&self, id: &PoolId) -> bool {
-        self.may_shrink(id) || self.adds_family(id)
+        self.may_shrink(id) || self.adds_family(id) || self.interfaces(id).is_some()
+    }
+
+    /// The old and the new interface of the pool. `None`: the change keeps the interface, or one of the two
+    /// specifications is invalid.
+    fn interfaces(&self, id: &PoolId) -> Option<[InterfaceName; 2]> {
+        let Self::Update { old: Some(old), new } = self else { return None };
+        let [old, new] = [old, new.as_ref()].map(|spec| id.check(spec).0.map(|pool| pool.interface()));
+        old.zip(new).filter(|(old, new)| old != new).map(Into::into)
     }
 
     /// Whether the change adds a second family to a pool of one family.
@@ -715,6 +749,33 @@ mod tests {
         let line =
             "network: immutable \"infra/vlan11\", expected \"infra/vlan10\": create a new pool for another network";
         assert_eq!(validate(&id("a"), &change, &[]), refused([line]));
+    }
+
+    #[test]
+    fn the_interface_of_a_pool_with_holders_never_changes() {
+        let with = |interface: Option<&str>| PoolSpec {
+            interface: interface.map(str::to_owned),
+            ..spec(&["10.0.0.0/24", "fd00::/64"])
+        };
+        let change =
+            |old: Option<&str>, new: Option<&str>| Change::Update { old: Some(with(old)), new: Box::new(with(new)) };
+        let held = [
+            lease("clusters/a", "10.0.0.8", "worker-0", false),
+            lease("clusters/a", "fd00::8", "worker-0", false),
+            lease("clusters/b", "10.0.0.9", "worker-1", false),
+        ];
+        let line = "interface: immutable \"eno102\", expected \"eno101\" while machines or claims hold addresses of the pool \
+                    (holders: 1): create a new pool for another interface";
+        let changed = change(None, Some("eno102"));
+        assert!(changed.needs_leases(&id("a")));
+        assert_eq!(judge_leases(&id("a"), &changed, &held), refused([line]));
+        // No machine or claim holds an address of the pool any more.
+        let free = [lease("clusters/a", "10.0.0.8", "worker-0", true), held[2].clone()];
+        assert_eq!(judge_leases(&id("a"), &changed, &free), Verdict::default());
+        // The default value may be written, and an invalid value may be corrected.
+        for same in [change(None, Some("eno101")), change(Some("eno/102"), Some("eno102"))] {
+            assert_eq!(judge_leases(&id("a"), &same, &held), Verdict::default());
+        }
     }
 
     #[test]

@@ -504,6 +504,18 @@ fn an_exhausted_pool_is_reported_once_with_the_string_of_the_enhancement() {
 }
 
 #[test]
+fn a_machine_of_a_pool_that_allocates_nothing_has_the_reason_of_the_condition_ready_of_the_pool() {
+    let mut waits = View { problem: Some(Problem::Refused(ClaimError::Suspended("n/p".to_owned()))), ..view() };
+    assert_eq!(decide(&waits), report("NetworkDataMissing", "pool \"n/p\" allocates nothing for now"));
+    let not_ready = Some("pools n/o and n/p offer the same addresses of network infra/vlan10: 10.0.0.8".to_owned());
+    waits.pools.insert("n/p".to_owned(), PoolSettings { not_ready, ..PoolSettings::default() });
+    let note = "pool n/p does not serve the machine: pools n/o and n/p offer the same addresses of network infra/vlan10: 10.0.0.8";
+    assert_eq!(decide(&waits), report("NetworkDataMissing", note));
+    waits.problem = Some(Problem::Refused(ClaimError::UnknownPool("n/p".to_owned())));
+    assert_eq!(decide(&waits), report("NetworkDataMissing", "unknown pool \"n/p\""));
+}
+
+#[test]
 fn an_event_is_repeated_before_an_api_server_removes_it() {
     let begin = Instant::now();
     let at = |minute: u64| begin + Duration::from_secs(minute * 60);
