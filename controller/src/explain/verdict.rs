@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::IpAddr;
 
 use serde::Serialize;
 
@@ -46,13 +47,15 @@ pub(super) type Verdict = (State, String, Option<String>, Option<String>);
 const LOOK_AT_EVENTS: &str =
     "look at the events; without an event, look whether a replica leads: kubectl glowplug status";
 
-/// Decides the state of a machine and the reason. `events` has the events about the machine that still apply. The
-/// newest event is the last.
+/// Decides the state of a machine and the reason.
+///
+/// - `lost`: an address that an object of the machine records, that its pool offers, and that no lease has
+/// - `events`: the events about the machine that still apply. The newest event is the last
 pub(super) fn verdict(
     machine: &VirtualMachine,
     selected: &[Selected],
     selection: &Selection,
-    held: &[&LeaseSpec],
+    (held, lost): (&[&LeaseSpec], Option<IpAddr>),
     waiting: &BTreeMap<PoolId, Vec<Waiting>>,
     (instance, events): (Option<&Instance>, &[&Event]),
 ) -> Verdict {
@@ -79,6 +82,13 @@ pub(super) fn verdict(
         _ => false,
     };
     let last = events.last().copied().filter(is_why);
+    // Only a leader that starts turns this record into a lease.
+    let is_lost = lacks.is_some() && machine.cloud_init.is_some() && !machine.is_left_alone();
+    if let Some(address) = lost.filter(|_| is_lost && last.is_none_or(|event| event.reason == "IPAddressConflict")) {
+        let reason = format!("{address} is recorded for the machine, and no lease has it");
+        let what_to_do = "restart the controller: it adds the lease when it starts".to_owned();
+        return (State::Waiting, reason, last.map(|event| event.time.clone()), Some(what_to_do));
+    }
     if let Some(Event { time, reason, message }) = last.filter(|_| !machine.is_left_alone()) {
         let what_to_do = match &**reason {
             "AddressPending" => "nothing at first; if it stays, look at the claim that the reason names",
@@ -94,9 +104,14 @@ pub(super) fn verdict(
     }
     if machine.is_left_alone() {
         let reason = "the guest ran already when the pool came, and keeps its own network".to_owned();
+        let kept = pre_allocated(machine, selected, selection);
+        let keep = match kept.is_empty() {
+            true => "to keep the address that it uses, first write it into preAllocations of the pool, as kubectl glowplug adopt does"
+                .to_owned(),
+            false => format!("preAllocations of the pool keeps {} for the machine", kept.join(", ")),
+        };
         let what_to_do = format!(
-            "to give it an address of the pool, remove the annotation {LEFT_ALONE_ANNOTATION}, then restart the machine; to keep the \
-             address that it uses, first write it into preAllocations of the pool, as kubectl glowplug adopt does"
+            "to give it an address of the pool, remove the annotation {LEFT_ALONE_ANNOTATION}, then restart the machine; {keep}"
         );
         return (State::LeftAlone, reason, None, Some(what_to_do));
     }
@@ -129,6 +144,13 @@ pub(super) fn verdict(
         None => format!("the controller has not allocated an address of pool {} yet", lacking.pool),
     };
     (State::Waiting, reason, None, Some(LOOK_AT_EVENTS.to_owned()))
+}
+
+/// Returns the addresses that the pools of a machine keep for it.
+fn pre_allocated(machine: &VirtualMachine, selected: &[Selected], selection: &Selection) -> Vec<String> {
+    let Key { namespace, name } = machine.kubevirt_machine().unwrap_or_else(|| machine.key());
+    let pools = selected.iter().flat_map(Selected::pools).filter_map(|id| selection.pool(id)?.pool.as_ref().ok());
+    pools.flat_map(|pool| pool.pre_allocated(&namespace, &name)).map(ToString::to_string).collect()
 }
 
 /// Returns the verdict about a machine that waits for an address of one of these pools. `None`: the machine waits for

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use anyhow::Context as _;
@@ -20,7 +21,9 @@ use crate::explain::lists::{namespaces, problem_text};
 use crate::explain::read::{Reader, rights};
 use crate::explain::text::{rows_of, write_section};
 use crate::explain::verdict::{State, verdict, waits};
-use crate::kinds::kubevirt_machine::{Instance, KubevirtMachine, NetworkSecret, created};
+use crate::kinds::kubevirt_machine::{
+    Instance, KubevirtMachine, NetworkSecret, created, recorded_addresses, recorded_addresses_of_vm,
+};
 use crate::kinds::pool::{GlobalStaticIPPool, Holder, HolderKind, LeaseSpec, StaticIPLease, StaticIPPool, Waiting};
 use crate::kinds::virtual_machine::{VirtualMachine, instances, kubevirt_machines, node_pools, virtual_machines};
 use crate::pools::facts::PoolObject;
@@ -37,6 +40,8 @@ struct Facts {
     instance: Option<Instance>,
     /// The Secret with the network data of the machine.
     secret: NetworkSecret,
+    /// The addresses that the KubevirtMachine of the machine records.
+    recorded: BTreeSet<IpAddr>,
     /// All StaticIPPools and GlobalStaticIPPools.
     pools: Vec<KnownPool>,
     /// All NodePools.
@@ -57,6 +62,8 @@ pub(super) struct Known {
     waiting: BTreeMap<PoolId, Vec<Waiting>>,
     /// The leases, by the names of their holders.
     leases: BTreeMap<String, Vec<LeaseSpec>>,
+    /// The network and the address of each lease, held or released.
+    leased: BTreeSet<(String, IpAddr)>,
 }
 
 /// The objects of the cluster that belong to one machine.
@@ -70,6 +77,8 @@ pub(super) struct Seen<'s> {
     pub(super) instance: Option<&'s Instance>,
     /// The Secret with the network data of the machine.
     pub(super) secret: &'s NetworkSecret,
+    /// The addresses that the KubevirtMachine of the machine records.
+    pub(super) recorded: BTreeSet<IpAddr>,
     /// The events of the VirtualMachine, in any order.
     pub(super) events: Vec<Event>,
 }
@@ -174,16 +183,22 @@ pub async fn why(reader: &Reader, key: &Key) -> anyhow::Result<Explained> {
         None => None,
     };
     let secret = NetworkSecret::read(secret.and_then(|secret| secret.parse().ok()));
-    let facts = Facts { machine, relabelled, phase, instance, secret, pools, node_pools, namespaces, leases, events };
+    let recorded = match machine.kubevirt_machine() {
+        Some(key) => reader.get(&kubevirt_machines(), &key).await?.as_ref().map(recorded_addresses).unwrap_or_default(),
+        None => BTreeSet::new(),
+    };
+    let facts =
+        Facts { machine, relabelled, phase, instance, secret, recorded, pools, node_pools, namespaces, leases, events };
     Ok(Explained::Machine(Box::new(explain(facts))))
 }
 
 /// Explains a machine.
 fn explain(facts: Facts) -> Answer {
-    let Facts { machine, relabelled, phase, instance, secret, pools, node_pools, namespaces, leases, events } = facts;
+    let Facts { machine, relabelled, phase, instance, secret, recorded, pools, node_pools, namespaces, leases, events } =
+        facts;
     let known = Known::new(pools, node_pools, namespaces.as_ref(), leases);
     let (instance, relabelled) = (instance.as_ref(), Some(&relabelled));
-    known.explain(Seen { machine: &machine, relabelled, phase, instance, secret: &secret, events })
+    known.explain(Seen { machine: &machine, relabelled, phase, instance, secret: &secret, recorded, events })
 }
 
 /// Returns a VirtualMachine with the labels of its template added to its own labels.
@@ -208,11 +223,12 @@ impl Known {
         let node_pools = node_pools.into_iter().map(Arc::new);
         let selection = Selection::new(pools.iter().map(|pool| Arc::clone(&pool.checked)), node_pools, namespaces);
         let waiting = pools.iter().map(|pool| (pool.checked.id.clone(), pool.status.first_waiting.clone())).collect();
+        let leased = leases.iter().filter_map(|it| Some((it.network.clone(), it.address.parse().ok()?))).collect();
         let mut of_name: BTreeMap<String, Vec<LeaseSpec>> = BTreeMap::new();
         for lease in leases {
             of_name.entry(lease.holder.name.clone()).or_default().push(lease);
         }
-        Self { pools, selection, waiting, leases: of_name }
+        Self { pools, selection, waiting, leases: of_name, leased }
     }
 
     /// Whether any pool selects a machine.
@@ -220,7 +236,20 @@ impl Known {
         self.selection.of(machine).is_ok_and(|selected| !selected.is_empty())
     }
 
-    /// The leases that a machine holds.
+    /// Returns the first address that an object of a machine records, that a pool of the machine offers, and that no
+    /// lease has. `None`: there is no such address. `recorded` has the addresses that its KubevirtMachine records.
+    fn lost(&self, machine: &VirtualMachine, selected: &[Selected], mut recorded: BTreeSet<IpAddr>) -> Option<IpAddr> {
+        recorded.extend(recorded_addresses_of_vm(machine));
+        let offers = |selected: &Selected, address: IpAddr| {
+            let mut pools = selected.pools().filter_map(|id| self.selection.pool(id)?.pool.as_ref().ok());
+            pools.any(|pool| pool.offers(address))
+        };
+        let has_lease = |it: &Selected, address: IpAddr| self.leased.contains(&(it.network.clone(), address));
+        let is_lost = |address: &IpAddr| selected.iter().any(|it| offers(it, *address) && !has_lease(it, *address));
+        recorded.into_iter().find(is_lost)
+    }
+
+    /// The leases that a machine holds, including those of earlier VirtualMachines of its name.
     fn held(&self, machine: &VirtualMachine) -> Vec<&LeaseSpec> {
         let names: BTreeSet<String> =
             machine.kubevirt_machine().into_iter().chain([machine.key()]).map(|key| key.name).collect();
@@ -290,7 +319,7 @@ impl Known {
 
     /// Explains a machine from the objects that were read.
     pub(super) fn explain(&self, seen: Seen<'_>) -> Answer {
-        let Seen { machine, relabelled, phase, instance, secret, mut events } = seen;
+        let Seen { machine, relabelled, phase, instance, secret, recorded, mut events } = seen;
         events.sort();
         let created = instance.and_then(|it| created(&it.metadata)).map(|it| it.to_string());
         let is_outdated = match (instance, secret) {
@@ -301,11 +330,9 @@ impl Known {
         // its network data.
         let is_over = |event: &Event| phase.as_deref() == Some("Running") && event.is_before(created.as_deref());
         let current: Vec<&Event> = events.iter().filter(|event| !is_over(event)).collect();
-        // Here the guest does not run with earlier network data, so this event says why the Secret cannot be updated.
-        let kept =
-            events.last().filter(|event| event.reason == "NetworkDataOutdated" && !is_outdated && !is_over(event));
         let key = machine.key();
-        let held = self.held(machine);
+        let (held, earlier): (Vec<&LeaseSpec>, Vec<&LeaseSpec>) =
+            self.held(machine).into_iter().partition(|lease| is_of_uid(lease, machine));
         let mut used: BTreeSet<(&str, String)> =
             held.iter().map(|lease| (&*lease.network, lease.address.clone())).collect();
         for (network, reported) in instance.iter().flat_map(|instance| &instance.guest.networks) {
@@ -316,7 +343,8 @@ impl Known {
         let others = others.into_iter().collect::<Vec<_>>().join("; ");
         let (selected, verdict) = match self.selection.of(machine) {
             Ok(selected) => {
-                let verdict = verdict(machine, &selected, &self.selection, &held, &self.waiting, (instance, &current));
+                let held = (&*held, self.lost(machine, &selected, recorded));
+                let verdict = verdict(machine, &selected, &self.selection, held, &self.waiting, (instance, &current));
                 (selected, verdict)
             }
             Err(problem @ Problem::UnknownNamespaces { .. }) => {
@@ -328,7 +356,21 @@ impl Known {
                 (Vec::new(), (State::Conflicting, problem.to_string(), None, Some(what_to_do)))
             }
         };
-        let (state, reason, since, what_to_do) = match verdict {
+        // Without an outdated machine in its pools, the cause of this event is gone.
+        let pools = selected.iter().flat_map(Selected::pools).map(PoolId::to_string);
+        let pools: BTreeSet<String> = pools.chain(held.iter().map(|lease| lease.pool.clone())).collect();
+        let is_counted =
+            self.pools.iter().any(|it| it.status.outdated > 0 && pools.contains(&it.checked.id.to_string()));
+        let outdated = events.last().filter(|event| event.reason == "NetworkDataOutdated" && is_counted);
+        let (of_guest, kept) = match outdated {
+            Some(event) if event.message.ends_with(": restart the machine") => (Some(event), None),
+            event => (None, event),
+        };
+        // The instance and the Secret show whether a started guest has read its network data. Without the right to get
+        // the Secret, the event shows it.
+        let is_known = instance.is_some_and(|it| it.has_started) && matches!(secret, NetworkSecret::Ours(_));
+        let of_guest = of_guest.filter(|event| instance.is_some() && !is_known && !is_over(event));
+        let (state, mut reason, since, what_to_do) = match verdict {
             (State::Allocated | State::NotSelected | State::LeftAlone, _, since, _) if !others.is_empty() => {
                 let what_to_do = "stop one of the two users: \"Resolve each conflict\" in docs/recovery.md".to_owned();
                 (State::Conflicting, others, since, Some(what_to_do))
@@ -341,12 +383,21 @@ impl Known {
                 let reason = "the guest runs with earlier network data".to_owned();
                 (State::Outdated, reason, since, Some("restart the machine".to_owned()))
             }
+            (State::Allocated, _, since, None) if of_guest.is_some() => {
+                let message = of_guest.map(|event| event.message.clone()).unwrap_or_default();
+                (State::Outdated, message, since, Some("restart the machine".to_owned()))
+            }
             (State::NotSelected, reason, since, Some(what_to_do)) if relabelled.is_some_and(|it| self.selects(it)) => {
                 let labels = "the labels of spec.template do not count: write them into metadata.labels";
                 (State::NotSelected, reason, since, Some(format!("{what_to_do}; {labels}")))
             }
             verdict => verdict,
         };
+        if !earlier.is_empty() {
+            let addresses: Vec<&str> = earlier.iter().map(|lease| &*lease.address).collect();
+            let addresses = addresses.join(", ");
+            reason += &format!("; held for the guest of an earlier VirtualMachine of this name: {addresses}");
+        }
         let events = events.split_off(events.len().saturating_sub(EVENTS));
         Answer {
             version: 1,
@@ -379,6 +430,11 @@ fn is_of(lease: &LeaseSpec, machine: &VirtualMachine) -> bool {
     let vm = Key { namespace: holder.vm_namespace.clone().unwrap_or_else(|| holder.namespace.clone()), ..own.clone() };
     let is_machine = machine.key() == vm || machine.kubevirt_machine() == Some(own);
     lease.released.is_none() && !holder.kind.is_claim() && is_machine
+}
+
+/// Whether a lease of a name is that of the machine, and not that of an earlier VirtualMachine of this name.
+fn is_of_uid(lease: &LeaseSpec, machine: &VirtualMachine) -> bool {
+    lease.holder.kind != HolderKind::VirtualMachine || machine.metadata.uid.as_deref() == Some(&*lease.holder.uid)
 }
 
 /// Parses the namespace and the name of a machine or claim: `namespace/name`.
@@ -515,6 +571,7 @@ mod tests {
             phase: None,
             instance: None,
             secret,
+            recorded: BTreeSet::new(),
             pools,
             node_pools,
             namespaces: None,
@@ -867,30 +924,32 @@ mod tests {
         assert_eq!(about(machine(referring(), json!({})), pools, vec![lease(json!({}))]).state, State::Allocated);
     }
 
+    /// The Secret of the machine with network data that was last updated at this time.
+    fn own_secret(updated: &str) -> NetworkSecret {
+        let document = r#"{"links": [{"id": "eno101", "type": "phy"}], "networks": [{"id": "a", "type": "ipv4", "link": "eno101",
+            "ip_address": "10.0.0.8", "netmask": "255.255.255.0"}]}"#;
+        let given = Given {
+            interface: "eno101".parse().unwrap(),
+            network: "infra/vlan10".to_owned(),
+            pool: "n/p".to_owned(),
+            addresses: vec!["10.0.0.8/24".parse().unwrap()],
+        };
+        let vm = machine(referring(), json!({}));
+        let secret = secret(&vm, SECRET, &Machine::new("n", "w", "v"), vec![given], document);
+        let NetworkSecret::Ours(read) = NetworkSecret::read(Some(secret)) else { panic!() };
+        NetworkSecret::Ours(Box::new(OwnSecret { updated: updated.parse().ok(), ..*read }))
+    }
+
     #[test]
     fn a_guest_that_is_older_than_its_network_data_must_be_restarted() {
-        let vm = || machine(referring(), json!({}));
-        let secret = |updated: &str| {
-            let document = r#"{"links": [{"id": "eno101", "type": "phy"}], "networks": [{"id": "a", "type": "ipv4", "link": "eno101",
-                "ip_address": "10.0.0.8", "netmask": "255.255.255.0"}]}"#;
-            let given = Given {
-                interface: "eno101".parse().unwrap(),
-                network: "infra/vlan10".to_owned(),
-                pool: "n/p".to_owned(),
-                addresses: vec!["10.0.0.8/24".parse().unwrap()],
-            };
-            let secret = secret(&vm(), SECRET, &Machine::new("n", "w", "v"), vec![given], document);
-            let NetworkSecret::Ours(read) = NetworkSecret::read(Some(secret)) else { panic!() };
-            NetworkSecret::Ours(Box::new(OwnSecret { updated: updated.parse().ok(), ..*read }))
-        };
         let state = |phase: &str, created: &str, updated: &str| {
             let answer = explain(Facts {
                 phase: Some(phase.to_owned()),
                 instance: Some(instance(phase, created)),
-                secret: secret(updated),
+                secret: own_secret(updated),
                 pools: vec![pool("p", json!({}))],
                 leases: vec![lease(json!({}))],
-                ..facts(vm())
+                ..facts(machine(referring(), json!({})))
             });
             (answer.state, answer.reason, answer.what_to_do)
         };
@@ -911,12 +970,120 @@ mod tests {
     }
 
     #[test]
+    fn an_event_about_network_data_that_is_not_updated_holds_as_long_as_a_pool_counts_the_machine() {
+        let keeps = "Secret \"s\" keeps its network data: the gateway of the address is not known";
+        let runs = "The guest runs with earlier network data: restart the machine";
+        let waits = "The guest waits for Secret \"a\", and its machine has Secret \"s\": restart the machine";
+        let said = |message: &str, outdated: u32, instance: Option<Instance>, secret: NetworkSecret| {
+            let event = Event {
+                time: "2026-08-14T10:00:05Z".to_owned(),
+                reason: "NetworkDataOutdated".to_owned(),
+                message: message.to_owned(),
+            };
+            let answer = explain(Facts {
+                phase: instance.is_some().then(|| "Running".to_owned()),
+                instance,
+                secret,
+                pools: vec![pool("p", json!({"status": {"outdated": outdated}}))],
+                leases: vec![lease(json!({}))],
+                events: vec![event],
+                ..facts(machine(referring(), json!({})))
+            });
+            (answer.state, answer.reason, answer.what_to_do)
+        };
+        let says = |reason: &str, what_to_do: &str| (State::Outdated, reason.to_owned(), Some(what_to_do.to_owned()));
+        let allocated = || (State::Allocated, "the machine holds an address of each of its pools".to_owned(), None);
+        // The instance is created before (04) or after (06) the event. The Secret is updated before (03) or after (07).
+        let at = |second: u8| format!("2026-08-14T10:00:0{second}Z");
+        let guest = |second: u8| Some(instance("Running", &at(second)));
+        let absent = || NetworkSecret::Absent;
+        let (remove, restart) = ("remove the cause that the reason names", "restart the machine");
+        for (message, outdated, instance, secret, expected) in [
+            // A restart does not remove the reason why the Secret cannot be updated.
+            (keeps, 1, guest(4), own_secret(&at(7)), says(keeps, remove)),
+            (keeps, 1, guest(6), own_secret(&at(3)), says(keeps, remove)),
+            (keeps, 1, None, own_secret(&at(3)), says(keeps, remove)),
+            (keeps, 1, guest(6), absent(), says(keeps, remove)),
+            // The cause is gone.
+            (keeps, 0, guest(6), own_secret(&at(3)), allocated()),
+            (keeps, 0, None, own_secret(&at(3)), allocated()),
+            (keeps, 0, guest(4), own_secret(&at(7)), says("the guest runs with earlier network data", restart)),
+            // Without the right to get the Secret, only the event says that the guest must be restarted.
+            (runs, 1, guest(4), absent(), says(runs, restart)),
+            (runs, 1, guest(6), absent(), allocated()),
+            (runs, 0, guest(4), absent(), allocated()),
+            (runs, 1, None, absent(), allocated()),
+            (runs, 1, guest(4), own_secret(&at(3)), allocated()),
+            (waits, 1, guest(4), absent(), says(waits, restart)),
+        ] {
+            let case = format!("{message} {outdated} {:?}", instance.is_some());
+            assert_eq!(said(message, outdated, instance, secret), expected, "{case}");
+        }
+    }
+
+    #[test]
+    fn an_address_for_the_guest_of_an_earlier_virtual_machine_of_the_name_is_not_allocated() {
+        let earlier = lease(json!({"uid": "earlier"}));
+        let answer = about(machine(referring(), json!({})), vec![pool("p", json!({}))], vec![earlier.clone()]);
+        let reason = "the controller has not allocated an address of pool n/p yet; held for the guest of an earlier VirtualMachine of \
+                      this name: 10.0.0.8";
+        let look = "look at the events; without an event, look whether a replica leads: kubectl glowplug status";
+        assert_eq!(said(&answer), (State::Waiting, reason, None, Some(look)));
+        assert_eq!(answer.addresses, vec![]);
+        let own = LeaseSpec { address: "10.0.0.9".to_owned(), ..lease(json!({})) };
+        let answer = about(machine(referring(), json!({})), vec![pool("p", json!({}))], vec![earlier, own]);
+        let reason = "the machine holds an address of each of its pools; held for the guest of an earlier VirtualMachine of this \
+                      name: 10.0.0.8";
+        assert_eq!(said(&answer), (State::Allocated, reason, Some("2026-08-14T10:00:00Z"), None));
+        assert_eq!(answer.addresses.len(), 1);
+    }
+
+    #[test]
+    fn a_recorded_address_without_a_lease_needs_a_restart_of_the_controller() {
+        let annotations = json!({"annotations": {
+            "kubevirt.cluster.x-k8s.io/allocated-ip-eno101": "10.0.0.9/24", "ipam.glowplug.dev/network-eno101": "infra/vlan10",
+        }});
+        let explain = |metadata: &Value, recorded: &[&str], leases: Vec<LeaseSpec>, reason: Option<&str>| {
+            let event = reason.map(|reason| Event {
+                time: "2026-08-14T10:00:05Z".to_owned(),
+                reason: reason.to_owned(),
+                message: "a reason".to_owned(),
+            });
+            let recorded = recorded.iter().map(|address| address.parse().unwrap()).collect();
+            let (pools, events) = (vec![pool("p", json!({}))], event.into_iter().collect());
+            explain(Facts { pools, leases, recorded, events, ..facts(machine(referring(), metadata.clone())) })
+        };
+        let reason = "10.0.0.9 is recorded for the machine, and no lease has it";
+        let restart = Some("restart the controller: it adds the lease when it starts");
+        let (none, time) = (json!({}), Some("2026-08-14T10:00:05Z"));
+        assert_eq!(said(&explain(&annotations, &[], vec![], None)), (State::Waiting, reason, None, restart));
+        assert_eq!(said(&explain(&none, &["10.0.0.9"], vec![], None)), (State::Waiting, reason, None, restart));
+        let answer = explain(&annotations, &[], vec![], Some("IPAddressConflict"));
+        assert_eq!(said(&answer), (State::Waiting, reason, time, restart));
+        // Another cause, another holder, an address outside of the pool, and an address of the machine.
+        let remove = Some("remove the cause that the reason names; the controller then continues by itself");
+        let answer = explain(&annotations, &[], vec![], Some("NetworkDataMissing"));
+        assert_eq!(said(&answer), (State::Waiting, "a reason", time, remove));
+        let other = LeaseSpec { address: "10.0.0.9".to_owned(), ..lease(json!({"name": "x"})) };
+        let yet = "the controller has not allocated an address of pool n/p yet";
+        assert_eq!(explain(&annotations, &[], vec![other], None).reason, yet);
+        assert_eq!(explain(&none, &["10.0.1.9"], vec![], None).reason, yet);
+        assert_eq!(explain(&annotations, &[], vec![lease(json!({}))], None).state, State::Allocated);
+    }
+
+    #[test]
     fn the_answer_about_a_machine_that_is_left_alone_names_the_annotation() {
         let noted = json!({"annotations": {(LEFT_ALONE_ANNOTATION): "v"}});
         let answer = about(machine(json!({}), noted), vec![pool("p", json!({}))], vec![]);
         let advice = "to give it an address of the pool, remove the annotation ipam.glowplug.dev/left-alone, then restart the machine; to \
                       keep the address that it uses, first write it into preAllocations of the pool, as kubectl glowplug adopt does";
         let reason = "the guest ran already when the pool came, and keeps its own network";
+        assert_eq!(said(&answer), (State::LeftAlone, reason, None, Some(advice)));
+        let noted = json!({"annotations": {(LEFT_ALONE_ANNOTATION): "v"}});
+        let keeping = pool("p", json!({"spec": {"preAllocations": {"n/w": "10.0.0.9"}}}));
+        let answer = about(machine(json!({}), noted), vec![keeping], vec![]);
+        let advice = "to give it an address of the pool, remove the annotation ipam.glowplug.dev/left-alone, then restart the machine; \
+                      preAllocations of the pool keeps 10.0.0.9 for the machine";
         assert_eq!(said(&answer), (State::LeftAlone, reason, None, Some(advice)));
     }
 

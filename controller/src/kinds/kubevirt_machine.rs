@@ -292,6 +292,17 @@ fn has_left(metadata: &ObjectMeta, migration: &Value) -> bool {
 pub(crate) fn recorded_addresses(machine: &Object) -> BTreeSet<IpAddr> {
     let mut records = Objects::default();
     read_records(&mut records, &kubevirt_machines().kind, machine);
+    all_addresses(records)
+}
+
+/// Returns the addresses that a VirtualMachine records as its own.
+pub(crate) fn recorded_addresses_of_vm(vm: &VirtualMachine) -> BTreeSet<IpAddr> {
+    let mut records = Objects::default();
+    read_records_of_vm(vm, &mut records);
+    all_addresses(records)
+}
+
+fn all_addresses(records: Objects) -> BTreeSet<IpAddr> {
     let records = records.inventory().records;
     records.iter().flat_map(|record| &record.addresses).map(IpNetwork::ip).collect()
 }

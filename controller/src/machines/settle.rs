@@ -360,7 +360,10 @@ impl View {
             others => format!(" and {others} more"),
         };
         let (source, address) = (&first.source, first.address);
-        let note = format!("{source}: records {address}{others}, expected what the machine holds");
+        let note = format!(
+            "{source}: records {address}{others}, expected what the machine holds: remove the record and write the address into \
+             preAllocations of the pool, or restart the controller"
+        );
         Some(Step::ReserveRecorded(late.clone(), Notice { is_warning: true, reason: "IPAddressConflict", note }))
     }
 
