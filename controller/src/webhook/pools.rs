@@ -1,16 +1,17 @@
 //! The webhook for pools. It rejects an invalid pool, a pool that overlaps with or contradicts another pool, and a
 //! change of the network of a pool.
 //!
-//! The functions [`validate`], [`judge_leases`] and [`warn_of_reserved`] are pure.
+//! The functions [`validate`], [`judge`] and [`judge_leases`] are pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::{StreamExt as _, TryStreamExt as _, stream};
 use glowplug::diagnostic::Diagnostic;
 use glowplug::host::address::AddressSet;
-use glowplug::host::pool::{Pool, Space, Subnet, overlaps};
+use glowplug::host::pool::{Pool, Reserved, Space, Subnet, overlaps};
 use glowplug::network::{Family, InterfaceName};
 use http::StatusCode;
 use kube::api::{ApiResource, ListParams};
@@ -22,6 +23,7 @@ use tokio::time::timeout;
 use crate::cluster::key::{Key, PoolId};
 use crate::cluster::object::Object;
 use crate::kinds::cluster_api::FAMILY_ANNOTATION;
+use crate::kinds::lease_name::lease_name;
 use crate::kinds::pool::{
     GROUP, GlobalStaticIPPool, Holder, HolderKind, LeaseSpec, PoolSpec, StaticIPLease, StaticIPPool,
 };
@@ -36,6 +38,10 @@ const COUNT_LIMIT: Duration = Duration::from_secs(2);
 const MOST_WARNINGS: usize = 5;
 /// Maximum number of leases in the response to one list request.
 const PAGE: u32 = 500;
+/// Maximum number of reserved addresses of a pool whose leases are read.
+const MOST_NAMED: usize = 64;
+/// Maximum number of leases that are read at the same time.
+const IN_FLIGHT: usize = 16;
 /// Maximum number of addresses that a warning lists. API servers truncate long warnings.
 const NAMED: usize = 5;
 
@@ -118,7 +124,7 @@ pub fn judge(
     verdict
 }
 
-/// Compares a change of the pool `id` with the other pools of its network. `others` has all pools of the cluster
+/// Compares a change of the pool `id` with the other pools of its network and of its machines. `others` has all pools of the cluster
 /// without this pool. `node_pools` has the known NodePools, or is `None` if they are not known yet.
 #[must_use]
 pub fn compare(
@@ -142,7 +148,19 @@ pub fn compare(
         ));
     }
     let others = others.iter().filter_map(|other| Some((other, other.pool.as_ref().ok()?)));
-    let others: Vec<_> = others.filter(|(_, other)| other.network() == pool.network()).collect();
+    let (others, elsewhere): (Vec<_>, Vec<_>) = others.partition(|(_, other)| other.network() == pool.network());
+    // A guest has one network on each interface, so its pools of one interface must have the same network.
+    let is_taken = |(other, it): &(&MachinePool, &Pool)| !other.is_deleted && it.interface() == pool.interface();
+    let taken: Vec<(&MachinePool, &Pool)> = elsewhere.into_iter().filter(is_taken).collect();
+    let interface_taken = |path: &str, other: &MachinePool| {
+        format!(
+            "{path}: pool {} of network {} has interface {} for the same machines already, expected another interface: new machines \
+             are refused",
+            other.id,
+            other.spec.network,
+            pool.interface()
+        )
+    };
     let before = old.map(|old| node_pools_of(id, old)).unwrap_or_default();
     let order = |spec: &PoolSpec| (spec.priority.unwrap_or_default(), spec.interface.clone());
     // If neither the priority nor the interface changes, problems are only warnings. Such a change, for example of the
@@ -164,15 +182,17 @@ pub fn compare(
         };
         if is_warning { &mut verdict.warnings } else { &mut verdict.errors }.push(problem);
     };
+    let mut shared = Vec::new();
     let selectors = |spec: &PoolSpec| (spec.namespace_selector.clone(), spec.machine_selector.clone());
     let (_, machine_selector) = selectors(new);
     if selectors(new) != (None, None) {
         let member = if machine_selector.is_some() { "machineSelector" } else { "namespaceSelector" };
-        let is_same = |other: &&(&MachinePool, &Pool)| {
-            !other.0.is_deleted && other.0.id.namespace == id.namespace && selectors(&other.0.spec) == selectors(new)
+        let is_same = |(other, _): &&(&MachinePool, &Pool)| {
+            !other.is_deleted && other.id.namespace == id.namespace && selectors(&other.spec) == selectors(new)
         };
         // These problems are only warnings, because the user may still change the selector of one of the pools.
         others.iter().filter(is_same).for_each(|other| compare_order(member, "the same selector", *other, true));
+        shared.extend(taken.iter().filter(is_same).map(|(other, _)| interface_taken(member, other)));
     }
     let paths = |index: usize| match id.namespace {
         Some(_) => "nodePoolRef".to_owned(),
@@ -182,7 +202,10 @@ pub fn compare(
         let (machines, is_warning) = (format!("NodePool {node_pool}"), before.contains(node_pool) && keeps_order);
         let also = others.iter().filter(|(other, _)| serves_too(other, node_pool));
         also.for_each(|other| compare_order(&paths(index), &machines, *other, is_warning));
+        let taken = taken.iter().filter(|(other, _)| serves_too(other, node_pool));
+        shared.extend(taken.map(|(other, _)| interface_taken(&paths(index), other)));
     }
+    verdict.warnings.extend(shared);
     for (index, node_pool) in node_pools_of(id, new).iter().enumerate() {
         let path = paths(index);
         if node_pools.is_some_and(|known| !known.contains_key(node_pool)) {
@@ -261,6 +284,22 @@ fn warn_of_family(id: &PoolId, change: &Change, leases: &[LeaseSpec]) -> Option<
              now: {claims})"
         )
     })
+}
+
+/// Returns a warning for each held address that the change makes a gateway, a name server or an address of the template:
+/// the router or server would share the address with its holder. `leases` may contain leases of other networks and
+/// addresses, which are ignored.
+fn warn_of_reserved(id: &PoolId, change: &Change, leases: &[LeaseSpec]) -> Vec<String> {
+    let Some((network, named)) = change.newly_named(id) else { return Vec::new() };
+    let is_of_network = |lease: &&LeaseSpec| lease.network == network && lease.released.is_none();
+    let warning = |lease: &LeaseSpec| {
+        let address = lease.address.parse().ok()?;
+        let (why, Holder { kind, namespace, name, .. }) = (named.get(&address)?, &lease.holder);
+        let line = format!("{why} {address}: held by {kind} {namespace}/{name}, expected an address without a holder");
+        Some((address, line))
+    };
+    let all: BTreeMap<IpAddr, String> = leases.iter().filter(is_of_network).filter_map(warning).collect();
+    all.into_values().take(MOST_WARNINGS).collect()
 }
 
 /// Returns a warning if the pool no longer allocates held addresses after the change: their holders keep them. `None`:
@@ -373,7 +412,32 @@ pub(super) async fn verdict(
             }
         }
     }
+    if let Some((network, named)) = change.newly_named(&id).filter(|_| verdict.errors.is_empty()) {
+        let problem = match timeout(COUNT_LIMIT, leases_of(client, &network, named.into_keys())).await {
+            Ok(Ok(leases)) => {
+                verdict.warnings.extend(warn_of_reserved(&id, &change, &leases));
+                return Ok(verdict);
+            }
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => format!("no answer within {} seconds", COUNT_LIMIT.as_secs()),
+        };
+        verdict.warnings.push(format!("pool {id}: could not read the leases of its reserved addresses: {problem}"));
+    }
     Ok(verdict)
+}
+
+/// Returns the leases of these addresses of a network, for at most [`MOST_NAMED`] addresses.
+async fn leases_of(
+    client: &Client,
+    network: &str,
+    addresses: impl Iterator<Item = IpAddr>,
+) -> kube::Result<Vec<LeaseSpec>> {
+    let objects: &Api<Object> = &Api::all_with(client.clone(), &ApiResource::erase::<StaticIPLease>(&()));
+    let names = addresses.filter_map(|address| lease_name(address, network).ok()).take(MOST_NAMED);
+    let read = stream::iter(names).map(async |name| objects.get_opt(&name).await);
+    let read: Vec<Option<Object>> = read.buffered(IN_FLIGHT).try_collect().await?;
+    let spec = |mut lease: Object| serde_json::from_value(lease.data["spec"].take()).ok();
+    Ok(read.into_iter().flatten().filter_map(spec).collect())
 }
 
 /// Lists all pools of the cluster except the pool `id`.
@@ -423,6 +487,26 @@ impl Change {
         let Self::Update { old: Some(old), new } = self else { return None };
         let [old, new] = [old, new.as_ref()].map(|spec| id.check(spec).0.map(|pool| pool.interface()));
         old.zip(new).filter(|(old, new)| old != new).map(Into::into)
+    }
+
+    /// The network of the pool, and the gateways, name servers and addresses of the template that the change adds, each
+    /// with the reason. `None`: the change adds none, or the new specification is invalid.
+    fn newly_named(&self, id: &PoolId) -> Option<(String, BTreeMap<IpAddr, Reserved>)> {
+        let (old, new) = match self {
+            Self::Create(new) => (None, new),
+            Self::Update { old, new } => (old.as_ref(), new.as_ref()),
+            Self::Delete => return None,
+        };
+        let named = |pool: &Pool| -> BTreeMap<IpAddr, Reserved> {
+            let is_single =
+                |why: &Reserved| matches!(why, Reserved::Gateway | Reserved::Nameserver | Reserved::Template);
+            pool.named().into_iter().filter(|(_, why)| is_single(why)).collect()
+        };
+        let before = old.and_then(|old| id.check(old).0).map(|pool| named(&pool)).unwrap_or_default();
+        let pool = id.check(new).0?;
+        let mut added = named(&pool);
+        added.retain(|address, _| !before.contains_key(address));
+        (!added.is_empty()).then(|| (pool.network().to_owned(), added))
     }
 
     /// Whether the change adds a second family to a pool of one family.
@@ -536,7 +620,11 @@ mod tests {
         let warned = Verdict { errors: Vec::new(), warnings: vec![line.to_owned()] };
         assert_eq!(compared(update, std::slice::from_ref(&second)), warned);
         let deleted = json!({"namespace": "clusters", "name": "b", "deletionTimestamp": "2026-08-14T10:00:00Z"});
-        let elsewhere = PoolSpec { network: "infra/vlan20".to_owned(), ..of_node_pool(&["10.0.1.0/24"]) };
+        let elsewhere = PoolSpec {
+            network: "infra/vlan20".to_owned(),
+            interface: Some("eno102".to_owned()),
+            ..of_node_pool(&["10.0.1.0/24"])
+        };
         for other in [
             other(deleted, of_node_pool(&["10.0.1.0/24"])),
             other(named.clone(), elsewhere),
@@ -612,6 +700,49 @@ mod tests {
         assert_eq!(compare(&id("a"), &create(None), &[other("clusters")], None), warned);
         assert_eq!(compare(&id("a"), &create(None), &[other("elsewhere")], None), Verdict::default());
         assert_eq!(compare(&id("a"), &create(Some(1)), &[other("clusters")], None), Verdict::default());
+    }
+
+    #[test]
+    fn a_second_pool_for_the_same_interface_of_the_same_machines_on_another_network_has_a_warning() {
+        let of_node_pool =
+            || PoolSpec { node_pool_ref: Some(NodePoolRef { name: "w".to_owned() }), ..spec(&["10.0.0.0/24"]) };
+        let selecting = || PoolSpec {
+            machine_selector: Some(LabelSelector {
+                match_labels: Some([("role".to_owned(), "db".to_owned())].into()),
+                ..LabelSelector::default()
+            }),
+            ..spec(&["10.0.0.0/24"])
+        };
+        let elsewhere = |spec: PoolSpec, changes: serde_json::Value| {
+            let mut object = json!({"metadata": {"namespace": "clusters", "name": "b"}, "spec": spec});
+            json_patch::merge(&mut object, &json!({"spec": {"network": "infra/vlan20"}}));
+            json_patch::merge(&mut object, &changes);
+            MachinePool::read(PoolObject::read(serde_json::from_value(object).unwrap()))
+        };
+        let warnings = |new: PoolSpec, other: MachinePool| {
+            let verdict = compare(&id("a"), &Change::Create(new), &[other], None);
+            assert_eq!(verdict.errors, [""; 0]);
+            verdict.warnings
+        };
+        let line = |member: &str| {
+            format!(
+                "{member}: pool clusters/b of network infra/vlan20 has interface eno101 for the same machines already, expected another \
+                 interface: new machines are refused"
+            )
+        };
+        let none = json!({});
+        assert_eq!(warnings(of_node_pool(), elsewhere(of_node_pool(), none.clone())), [line("nodePoolRef")]);
+        assert_eq!(warnings(selecting(), elsewhere(selecting(), none.clone())), [line("machineSelector")]);
+        assert_eq!(warnings(of_node_pool(), elsewhere(selecting(), none)), [""; 0]);
+        for changes in [
+            json!({"spec": {"interface": "eno102"}}),
+            json!({"metadata": {"deletionTimestamp": "2026-08-14T10:00:00Z"}}),
+            json!({"metadata": {"namespace": "elsewhere"}}),
+        ] {
+            for new in [of_node_pool(), selecting()] {
+                assert_eq!(warnings(new.clone(), elsewhere(new, changes.clone())), [""; 0], "{changes}");
+            }
+        }
     }
 
     #[test]
@@ -814,6 +945,34 @@ mod tests {
             "pool clusters/a is deleted when these addresses are released: 10.0.0.8, 10.0.0.9, fd00::9 (holders: 2)";
         assert_eq!(warning(Change::Delete).as_deref(), Some(deleted));
         assert_eq!(warning(Change::Create(spec(&old))), None);
+    }
+
+    #[test]
+    fn a_gateway_or_name_server_with_a_holder_has_a_warning() {
+        let leases = [
+            lease("clusters/a", "10.0.0.10", "worker-0", false),
+            lease("clusters/b", "10.0.1.53", "worker-1", false),
+            lease("clusters/b", "10.0.1.7", "worker-2", false),
+            lease("clusters/a", "10.0.0.11", "worker-3", true),
+            LeaseSpec { network: "infra/vlan20".to_owned(), ..lease("n/c", "10.0.0.11", "worker-4", false) },
+        ];
+        let with = |gateway: &str, nameservers: &[&str]| PoolSpec {
+            gateway: vec![gateway.to_owned()],
+            nameservers: nameservers.iter().map(|&address| address.to_owned()).collect(),
+            ..spec(&["10.0.0.0/24"])
+        };
+        let warnings = |change: Change| warn_of_reserved(&id("a"), &change, &leases);
+        let gateway = "gateway 10.0.0.10: held by IPAddressClaim a/worker-0, expected an address without a holder";
+        let nameserver =
+            "name server 10.0.1.53: held by IPAddressClaim a/worker-1, expected an address without a holder";
+        let new = || with("10.0.0.10", &["10.0.1.53", "10.0.0.12"]);
+        assert_eq!(warnings(Change::Create(new())), [gateway, nameserver]);
+        let update = |old: PoolSpec, new: PoolSpec| warnings(Change::Update { old: Some(old), new: Box::new(new) });
+        assert_eq!(update(spec(&["10.0.0.0/24"]), new()), [gateway, nameserver]);
+        assert_eq!(update(with("10.0.0.10", &[]), new()), [nameserver]);
+        assert_eq!(update(new(), new()), [""; 0]);
+        assert_eq!(warnings(Change::Create(with("10.0.0.11", &[]))), [""; 0]);
+        assert_eq!(warnings(Change::Delete), [""; 0]);
     }
 
     #[test]
