@@ -244,7 +244,10 @@ async fn a_kubeconfig_file_that_does_not_exist_is_an_error() {
             .unwrap();
         (output.status.code(), String::from_utf8(output.stderr).unwrap().lines().next().map(str::to_owned))
     };
-    assert_eq!(program("/nowhere").await, (Some(1), Some("Error: reading /nowhere".to_owned())));
+    assert_eq!(
+        program("/nowhere").await,
+        (Some(1), Some("Error: reading /nowhere: No such file or directory (os error 2)".to_owned()))
+    );
 }
 
 /// Reads the log up to the line about a machine whose message starts with `last`. Returns level and fields of each line

@@ -10,7 +10,7 @@ use clap::error::{ContextKind, ContextValue};
 use clap::{Args, Parser, Subcommand};
 use glowplug::host::claim::{NAMESPACE_NAME, is_namespace, is_object_name};
 use glowplug::terminal::escaped;
-use glowplug_controller::cluster::client::{connect_as, kubeconfig_message, naming_server};
+use glowplug_controller::cluster::client::{connect_as, kubeconfig_message, naming_server, read_kubeconfig};
 use glowplug_controller::cluster::key::Key;
 use glowplug_controller::explain::adopt::{Commands, POOL_NAME, Place, adopt};
 use glowplug_controller::explain::audit::audit;
@@ -20,11 +20,14 @@ use glowplug_controller::explain::status::status;
 use glowplug_controller::explain::text::{json, quoted, with_bold_heads};
 use glowplug_controller::explain::why::{machine_key, why};
 use kube::Config;
-use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
+use kube::config::{KubeConfigOptions, KubeconfigError};
 use serde::Serialize;
 
 /// Name and version of the program, as each request to the API server names them.
 const PROGRAM: &str = concat!("kubectl-glowplug/", env!("CARGO_PKG_VERSION"));
+
+/// The machines of `adopt`, as clap names this argument in an error.
+const MACHINES: &str = "[NAMESPACE/NAME]...";
 
 /// Explain the pools and machines of glowplug-controller
 #[derive(Debug, Parser)]
@@ -113,12 +116,23 @@ async fn main() -> ExitCode {
     })
 }
 
-/// Replaces the tip of clap about the options `-n` and `-f`, which kubectl has and the plugin does not have. clap would
-/// suggest passing the option as a value.
+/// Replaces the tip of clap about options that kubectl has and the plugin does not have: clap would suggest passing the
+/// option as a value. Adds a tip to a file in the place of a machine.
 fn with_tip(mut error: clap::Error) -> clap::Error {
-    let tip = match error.get(ContextKind::InvalidArg) {
-        Some(ContextValue::String(option)) if option == "-n" => "expected NAMESPACE/NAME",
-        Some(ContextValue::String(option)) if option == "-f" => "expected plan FILE",
+    let text = |kind: ContextKind| match error.get(kind) {
+        Some(ContextValue::String(text)) => text.clone(),
+        Some(ContextValue::StyledStr(text)) => text.to_string(),
+        _ => String::new(),
+    };
+    let (argument, value) = (text(ContextKind::InvalidArg), text(ContextKind::InvalidValue));
+    let usage = text(ContextKind::Usage);
+    let takes_name = ["why", "adopt"].iter().any(|command| usage.contains(&format!(" {command} ")));
+    let is_file = [".yaml", ".yml", ".json"].iter().any(|ending| value.ends_with(ending));
+    let tip = match argument.as_str() {
+        "-n" | "-A" | "--all-namespaces" if takes_name => "expected NAMESPACE/NAME".to_owned(),
+        "-n" | "-A" | "--all-namespaces" => "every namespace is read".to_owned(),
+        "-f" => "expected plan FILE".to_owned(),
+        MACHINES if is_file => format!("--file {}", quoted(&value)),
         _ => return error,
     };
     error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
@@ -181,12 +195,9 @@ fn command_line(words: impl Iterator<Item = String>) -> String {
 
 async fn config(file: Option<PathBuf>, context: Option<String>) -> anyhow::Result<Config> {
     let alone = |error: KubeconfigError| anyhow!("{}", kubeconfig_message(&error));
-    let read = match &file {
-        Some(file) => Kubeconfig::read_from(file).map_err(alone).with_context(|| format!("reading {}", file.display())),
-        None => Kubeconfig::read().map_err(alone).context("reading the kubeconfig file"),
-    };
+    let read = read_kubeconfig(file.as_deref())?;
     let options = KubeConfigOptions { context, ..KubeConfigOptions::default() };
-    Config::from_custom_kubeconfig(read?, &options).await.map_err(alone).context("using the kubeconfig file")
+    Config::from_custom_kubeconfig(read, &options).await.map_err(alone).context("using the kubeconfig file")
 }
 
 /// Prints an answer. The rights that the user lacks go into the JSON object, or as warnings to standard error.
@@ -229,6 +240,29 @@ mod tests {
         let error = format!("expected {NAMESPACE_NAME}");
         for text in ["", "a.b", "A", "-a", &format!("{longest}a")] {
             assert_eq!(namespace(text), Err(error.clone()), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_option_of_kubectl_and_a_file_in_the_place_of_a_machine_have_a_tip() {
+        let name = "expected NAMESPACE/NAME";
+        for (words, tip) in [
+            (&["status", "-n", "t1"][..], Some("every namespace is read")),
+            (&["status", "-A"], Some("every namespace is read")),
+            (&["audit", "--all-namespaces"], Some("every namespace is read")),
+            (&["plan", "-n", "t1", "pool.yaml"], Some("every namespace is read")),
+            (&["why", "-n", "shop", "web-0"], Some(name)),
+            (&["adopt", "--pool", "n/p", "-n", "shop"], Some(name)),
+            (&["plan", "-f", "pool.yaml"], Some("expected plan FILE")),
+            (&["adopt", "sp.yaml"], Some("--file sp.yaml")),
+            (&["adopt", "a b.json"], Some("--file 'a b.json'")),
+            (&["adopt", "--pool", "n/p", "web-0"], None),
+            (&["why", "sp.yaml"], None),
+        ] {
+            let words = ["kubectl-glowplug"].into_iter().chain(words.iter().copied());
+            let error = with_tip(Arguments::try_parse_from(words.clone()).unwrap_err()).to_string();
+            let tips: Vec<&str> = error.lines().filter_map(|line| line.trim().strip_prefix("tip: ")).collect();
+            assert_eq!(tips, Vec::from_iter(tip), "{:?}: {error}", Vec::from_iter(words));
         }
     }
 

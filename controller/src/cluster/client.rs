@@ -1,13 +1,15 @@
 //! The client of the API server.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::anyhow;
 use http::Method;
 use http::header::{HeaderValue, USER_AGENT};
 use kube::api::ApiResource;
 use kube::client::Body;
-use kube::config::KubeconfigError;
+use kube::config::{Kubeconfig, KubeconfigError};
 use kube::{Client, Config, Error};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -45,6 +47,23 @@ pub fn connect_as(program: &'static str, mut config: Config) -> kube::Result<Cli
     config.read_timeout = Some(Duration::from_secs(300));
     config.reset_reader_on_write = true;
     Client::try_from(config)
+}
+
+/// Reads a kubeconfig file. `None` is the file of the environment, as for kubectl.
+///
+/// # Errors
+///
+/// The file cannot be read. The message names the file.
+pub fn read_kubeconfig(file: Option<&Path>) -> anyhow::Result<Kubeconfig> {
+    let read = match file {
+        Some(file) => Kubeconfig::read_from(file),
+        None => Kubeconfig::read(),
+    };
+    read.map_err(|error| match (&error, file) {
+        (KubeconfigError::ReadConfig(error, path), _) => anyhow!("reading {}: {error}", path.display()),
+        (error, Some(file)) => anyhow!("reading {}: {}", file.display(), kubeconfig_message(error)),
+        (error, None) => anyhow!("reading the kubeconfig file: {}", kubeconfig_message(error)),
+    })
 }
 
 /// Returns the message about a kubeconfig file that cannot be used. The message already includes its cause. It names
@@ -151,6 +170,18 @@ mod tests {
 
     use super::*;
     use crate::program::election::tests::term;
+
+    #[test]
+    fn an_error_of_a_kubeconfig_file_names_the_file_once() {
+        let error = |file: &Path| read_kubeconfig(Some(file)).unwrap_err().to_string();
+        let absent = error(Path::new("/nowhere/config"));
+        assert_eq!(absent, "reading /nowhere/config: No such file or directory (os error 2)");
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("config");
+        std::fs::write(&file, "users: 7").unwrap();
+        let expected = format!("reading {}: line 1 column 8: not readable, expected a kubeconfig file", file.display());
+        assert_eq!(error(&file), expected);
+    }
 
     /// Returns a client whose API server counts the requests, and the count.
     fn client() -> (Client, Arc<AtomicUsize>) {

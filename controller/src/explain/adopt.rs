@@ -338,7 +338,9 @@ impl Target {
     /// pool or already has it.
     fn of_file(lists: &mut Lists, file: Vec<Object>) -> anyhow::Result<Self> {
         let count = file.len();
-        let Ok([object]) = <[Object; 1]>::try_from(file) else { bail!("{count} pools in the file, expected one") };
+        let Ok([object]) = <[Object; 1]>::try_from(file) else {
+            bail!("{count} pools in the file, expected one StaticIPPool or GlobalStaticIPPool")
+        };
         let id = PoolId::of(&object.metadata);
         ensure_selects(&MachinePool::read(PoolObject::read(object.clone())))?;
         ensure!(!lists.pools.contains_key(&id), "pool {id} exists already, expected --pool {id} in place of a file");

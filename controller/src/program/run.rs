@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow, ensure};
 use clap::Args;
-use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
+use kube::config::{KubeConfigOptions, KubeconfigError};
 use kube::{Client, Config};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use crate::claims::Provider;
-use crate::cluster::client::{connect, counted, kubeconfig_message, of_leader};
+use crate::cluster::client::{connect, counted, kubeconfig_message, of_leader, read_kubeconfig};
 use crate::cluster::events::Events;
 use crate::cluster::term::{LEASE, Term, Writes};
 use crate::ledger::registry::RegistryHandle;
@@ -333,8 +333,7 @@ async fn config(options: &Options) -> anyhow::Result<Config> {
     match &options.kubeconfig {
         Some(file) => {
             let alone = |error: KubeconfigError| anyhow!("{}", kubeconfig_message(&error));
-            let read =
-                Kubeconfig::read_from(file).map_err(alone).with_context(|| format!("reading {}", file.display()))?;
+            let read = read_kubeconfig(Some(file))?;
             let config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await;
             config.map_err(alone).with_context(|| format!("using {}", file.display()))
         }
