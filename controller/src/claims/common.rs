@@ -1,10 +1,12 @@
 //! Code for both kinds of claims: the provider, and the requests to the registry with their log lines.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use futures::{StreamExt as _, stream};
-use glowplug::host::allocator::Adoption;
+use glowplug::host::allocator::{Adoption, Allocator};
 use glowplug::host::claim::{Claimant, Machine, Record};
+use glowplug::host::may_record::Source;
 use ipnetwork::IpNetwork;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
@@ -121,8 +123,19 @@ impl Provider {
             return Err(Error::Behind);
         }
         let adoption = self.registry.adopt(vec![record.clone()]).await?;
-        let fits_no_pool = || Problem::Mismatch(format!("{} fits no pool", record.source), Vec::new());
-        let problem = Problem::of_adoption(&adoption).unwrap_or_else(fits_no_pool);
+        let problem = match Problem::of_adoption(&adoption) {
+            Some(problem) => problem,
+            None => {
+                let (addresses, of) = (record.addresses.clone(), network.to_owned());
+                let outside = move |allocator: &Allocator| {
+                    let is_in_pool =
+                        |address: IpAddr| allocator.pools().any(|pool| pool.network() == of && pool.contains(address));
+                    addresses.iter().position(|address| !is_in_pool(address.ip()))
+                };
+                let outside = self.registry.read(outside).await?;
+                Problem::Mismatch(fits_no_pool(&record, network, outside), Vec::new())
+            }
+        };
         // If nothing is adopted, the status reports the reason. Each pass tries again, and would write the same line
         // again.
         if adoption.adopted > 0 {
@@ -212,4 +225,47 @@ pub(super) fn is_gone(object: &Object) -> bool {
 /// Converts a list of operations to a JSON patch.
 pub(super) fn json_patch(patch: Value) -> Result<Patch<()>, request::Error> {
     serde_json::from_value(patch).map(Patch::Json).map_err(request::Error::Unreadable)
+}
+
+/// Returns the message about a record that does not fit the pools of its network. `outside` is the index of an address
+/// that no pool of the network has, if there is one.
+fn fits_no_pool(record: &Record, network: &str, outside: Option<usize>) -> String {
+    let Some((index, address)) = outside.and_then(|index| Some((index, record.addresses.get(index)?.ip()))) else {
+        return format!("{} fits no pool", record.source);
+    };
+    let at = match record.kind {
+        Source::IpamClaim => format!("status.ips[{index}]"),
+        _ => record.source.clone(),
+    };
+    let expected = record.node_pool.as_ref().map(|pool| format!(", expected an address of pool {pool}"));
+    format!("{at}: {address} is in no pool of network {network}{}", expected.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use glowplug::host::claim::HolderKind;
+
+    use super::*;
+
+    #[test]
+    fn the_message_about_an_address_outside_of_every_pool_names_the_address_and_the_network() {
+        let machine = Key::from(("t5", "d")).holder(HolderKind::IpamClaim, "u");
+        let record = Record {
+            claimant: Claimant { machine, interface: "eno101".parse().unwrap() },
+            node_pool: Some("t5/t5".to_owned()),
+            attachments: Vec::new(),
+            network: None,
+            addresses: ["192.168.5.8/24", "192.168.5.99/24"].map(|address| address.parse().unwrap()).into(),
+            source: "IPAMClaim t5/d".to_owned(),
+            kind: Source::IpamClaim,
+        };
+        let message = |record: &Record, outside| fits_no_pool(record, "infra/vlan50", outside);
+        let expected =
+            "status.ips[1]: 192.168.5.99 is in no pool of network infra/vlan50, expected an address of pool t5/t5";
+        assert_eq!(message(&record, Some(1)), expected);
+        assert_eq!(message(&record, None), "IPAMClaim t5/d fits no pool");
+        let source = "IPAddress t5/d".to_owned();
+        let record = Record { node_pool: None, source, kind: Source::IpAddress, ..record };
+        assert_eq!(message(&record, Some(0)), "IPAddress t5/d: 192.168.5.8 is in no pool of network infra/vlan50");
+    }
 }
