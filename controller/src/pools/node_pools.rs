@@ -13,6 +13,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
+use glowplug::host::nodepool::MACHINE_NETWORK_ANNOTATION;
 use glowplug::host::pool::PoolSpec as FileSpec;
 use glowplug::host::pools_file::read_pools;
 use k8s_openapi::api::core::v1::ObjectReference;
@@ -174,7 +175,8 @@ impl NodePools {
         let hosted_cluster = if has_config(node_pool) { self.hosted_cluster(key, node_pool).await? } else { None };
         let mut derived = derive(node_pool, hosted_cluster.as_ref(), pool);
         if let Err(errors) = self.write(key, node_pool, pool, &derived).await? {
-            derived = Derived::Problem(("InvalidSpec", errors));
+            let subnet = lacking_subnet(&errors, node_pool, hosted_cluster.as_ref()).unwrap_or_default();
+            derived = Derived::Problem(("InvalidSpec", errors + &subnet));
         }
         match &derived {
             Derived::Problem(problem) => {
@@ -349,6 +351,21 @@ fn derive(node_pool: &Object, hosted_cluster: Option<&Object>, pool: Option<&Mac
         }
         _ => Derived::Problem(("InvalidSpec", errors.join("\n"))),
     }
+}
+
+/// Returns a line that says where the controller looks for the subnet of the machines, to follow the errors with which
+/// the API server rejects a derived pool. `None`: none of the errors is about an unknown prefix length.
+fn lacking_subnet(errors: &str, node_pool: &Object, hosted_cluster: Option<&Object>) -> Option<String> {
+    if !errors.contains("no prefix length") {
+        return None;
+    }
+    let namespace = node_pool.metadata.namespace.as_deref().unwrap_or_default();
+    let of_cluster = cluster_of(node_pool).map(|name| match hosted_cluster {
+        Some(_) => format!("of HostedCluster {namespace}/{name}, or "),
+        None => format!("of HostedCluster {namespace}/{name}, which does not exist, or "),
+    });
+    let of_cluster = of_cluster.unwrap_or_default();
+    Some(format!("\nmachineNetwork: the one {of_cluster}in annotation {MACHINE_NETWORK_ANNOTATION} of the NodePool"))
 }
 
 /// Converts the configuration of a NodePool to the specification of a StaticIPPool. Members that the configuration does
@@ -599,6 +616,25 @@ mod tests {
         };
         assert_eq!(reason, "InvalidSpec");
         assert!(errors.contains("bootstrapNetworkConfig.addresses"), "{errors}");
+    }
+
+    #[test]
+    fn an_unknown_prefix_length_says_where_the_subnet_of_the_machines_may_be() {
+        let Derived::Write(spec) = derive(&configured(&config()), None, None) else { panic!() };
+        let errors =
+            spec.check(Some("clusters"), "workers").1.kept().iter().map(ToString::to_string).collect::<String>();
+        let line = |node_pool: &Object, cluster: Option<&Object>| lacking_subnet(&errors, node_pool, cluster);
+        let annotation = "in annotation ipam.glowplug.dev/machine-network of the NodePool";
+        let absent =
+            format!("\nmachineNetwork: the one of HostedCluster clusters/c1, which does not exist, or {annotation}");
+        assert_eq!(line(&configured(&config()), None), Some(absent));
+        let empty = object(json!({"metadata": {"namespace": "clusters", "name": "c1"}, "spec": {}}));
+        let exists = format!("\nmachineNetwork: the one of HostedCluster clusters/c1, or {annotation}");
+        assert_eq!(line(&configured(&config()), Some(&empty)), Some(exists));
+        let mut alone = configured(&config());
+        alone.data["spec"]["clusterName"].take();
+        assert_eq!(line(&alone, None), Some(format!("\nmachineNetwork: the one {annotation}")));
+        assert_eq!(lacking_subnet("addresses[0]: invalid address", &configured(&config()), None), None);
     }
 
     #[test]
