@@ -375,6 +375,9 @@ impl Certificate {
         }
         let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes.0).collect();
         let chain = chain.map_err(|error| of_file(&self.chain, error))?;
+        if chain.is_empty() {
+            return Err(of_file(&self.chain, "no certificate in PEM format"));
+        }
         let ends: Option<Vec<i64>> = chain.iter().map(|certificate| Some(expiry(certificate)?.as_second())).collect();
         let expiry = ends.and_then(|ends| ends.into_iter().min()).unwrap_or_default();
         let key = PrivateKeyDer::from_pem_slice(&bytes.1).map_err(|error| of_file(&self.key, error))?;
@@ -397,6 +400,16 @@ mod tests {
     use hyper::body::Frame;
 
     use super::*;
+
+    #[test]
+    fn a_file_without_a_certificate_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["tls.crt", "tls.key"] {
+            std::fs::write(folder.path().join(name), "not PEM").unwrap();
+        }
+        let error = Certificate::of(folder.path()).check().unwrap_err().to_string();
+        assert_eq!(error, format!("{}/tls.crt: no certificate in PEM format", folder.path().display()));
+    }
 
     /// A body that arrives in parts of these sizes, in bytes.
     fn body(parts: &[usize]) -> impl Body<Data = Bytes, Error = hyper::Error> + Unpin + use<> {

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use http::{Method, Request, Response, StatusCode, header};
+use http::{HeaderMap, Method, Request, Response, StatusCode, header};
 use http_body_util::Full;
 use hyper::body::Bytes;
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
@@ -135,10 +135,14 @@ impl Diagnostics {
 
     async fn authorize(&self, request: &Request<Bytes>) -> Result<(), StatusCode> {
         let Some(authority) = &self.authority else { return Ok(()) };
-        let token = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-        let token = token.and_then(|value| value.strip_prefix("Bearer ")).ok_or(StatusCode::UNAUTHORIZED)?;
-        authority.check(token).await
+        authority.check(token(request.headers()).ok_or(StatusCode::UNAUTHORIZED)?).await
     }
+}
+
+/// Returns the bearer token of a request. `None`: the request has no token, or an empty one, which no user has.
+fn token(headers: &HeaderMap) -> Option<&str> {
+    let token = headers.get(header::AUTHORIZATION)?.to_str().ok()?.strip_prefix("Bearer ")?;
+    Some(token).filter(|token| !token.trim().is_empty())
 }
 
 // === impl Authority ===
@@ -208,4 +212,22 @@ impl Authority {
 
 fn text(status: StatusCode, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
     answer(status, "text/plain; charset=utf-8", body)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_token_is_no_token() {
+        let of = |value: &'static str| {
+            let headers = HeaderMap::from_iter([(header::AUTHORIZATION, http::HeaderValue::from_static(value))]);
+            token(&headers).map(str::to_owned)
+        };
+        assert_eq!(of("Bearer abc"), Some("abc".to_owned()));
+        for value in ["Bearer ", "Bearer   ", "Bearer", "", "Basic abc"] {
+            assert_eq!(of(value), None, "{value:?}");
+        }
+        assert_eq!(token(&HeaderMap::new()), None);
+    }
 }
