@@ -327,6 +327,15 @@ pub async fn the_webhook_allows_a_pool_in_use_to_shrink_or_to_be_deleted_with_a_
     assert_eq!(update(&grown).await, allowed(None));
     let stays = "no longer allocates these addresses, which stay with their holders: 10.0.0.8 (holders: 1)";
     assert_eq!(update(&shrunk).await, allowed(Some(format!("pool {namespace}/workers {stays}"))));
+    let answer = update(&PoolSpec { interface: Some("eno102".to_owned()), ..old.clone() }).await;
+    let message = "interface: immutable \"eno102\", expected \"eno101\" while machines or claims hold addresses of the pool \
+                   (holders: 2): create a new pool for another interface";
+    assert_eq!((&answer["allowed"], &answer["status"]["message"]), (&json!(false), &json!(message)));
+    let routed = PoolSpec { gateway: vec!["10.0.0.10".to_owned()], ..spec(&network, &["10.0.1.8"]) };
+    let held =
+        format!("gateway 10.0.0.10: held by IPAddressClaim {namespace}/worker-2, expected an address without a holder");
+    let answer = review(cluster, &namespace, "CREATE", None, Some(&routed)).await;
+    assert_eq!(answer, allowed(Some(held)));
     let deleted = "is deleted when these addresses are released: 10.0.0.8, 10.0.0.10 (holders: 2)";
     let answer = review(cluster, &namespace, "DELETE", Some(&old), None).await;
     assert_eq!(answer, allowed(Some(format!("pool {namespace}/workers {deleted}"))));
