@@ -46,7 +46,7 @@ use crate::serve::answer;
 use crate::webhook::review::Reader;
 use crate::webhook::verdict::failure;
 
-pub use macs::{INSTANCES_PATH, MACS_PATH, require_addresses, validate_mac_pool};
+pub use macs::{INSTANCES_PATH, MACS_PATH, require_addresses, validate_mac_pool, warn_of_namespaces};
 pub use pools::{Change, compare, judge, judge_leases, lost, validate, warn_of_holders};
 pub use verdict::Verdict;
 

@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use glowplug::host::allocator::{Allocator, Conflicted, PoolUsage, Usage};
+use glowplug::host::claim::is_namespace;
 use glowplug::host::may_record::State;
 use glowplug::host::pool::{Pool, Reserved};
 use glowplug::network::Family;
@@ -29,7 +30,7 @@ use crate::kinds::mac_pool::{MACPool, MacPoolSpec};
 use crate::kinds::pool::{LeaseSpec, PoolSpec};
 use crate::kinds::virtual_machine::VirtualMachine;
 use crate::pools::selection::{MachinePool, Selected, Selection};
-use crate::webhook::{Change, Verdict, judge, judge_leases, lost, validate_mac_pool};
+use crate::webhook::{Change, Verdict, judge, judge_leases, lost, validate_mac_pool, warn_of_namespaces};
 
 /// The answer of `kubectl glowplug plan`.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
@@ -172,22 +173,21 @@ pub async fn plan(reader: &Reader, files: &[PathBuf]) -> anyhow::Result<Answer> 
         true => Vec::new(),
         false => reader.required(&ApiResource::erase::<MACPool>(&()), None).await?,
     };
+    let mut absent = BTreeSet::new();
+    for namespace in namespaces_of(&pools, &mac_pools) {
+        if !reader.has_namespace(&namespace).await? {
+            absent.insert(namespace);
+        }
+    }
     if pools.is_empty() {
         reader.check()?;
-        let mac_pools = judged_macs(&stored, mac_pools);
+        let mac_pools = judged_macs(&stored, mac_pools, &absent);
         return Ok(Answer { version: 1, mistakes, pools: Vec::new(), mac_pools, refused: Vec::new() });
     }
     let mut lists = Lists::read(reader, &pools).await?;
     lists.read_neighbours(reader).await?;
     lists.read_claims(reader).await?;
-    let named: BTreeSet<&String> = pools.iter().filter_map(|pool| pool.metadata.namespace.as_ref()).collect();
-    let mut absent = BTreeSet::new();
-    for namespace in named {
-        if !reader.has_namespace(namespace).await? {
-            absent.insert(namespace.clone());
-        }
-    }
-    let mac_pools = judged_macs(&stored, mac_pools);
+    let mac_pools = judged_macs(&stored, mac_pools, &absent);
     let mut answer = Answer { mistakes, mac_pools, ..answer(lists, pools, &absent, Timestamp::now())? };
     for room in answer.pools.iter_mut().flat_map(|pool| &mut pool.room).filter(|room| room.needed.is_none()) {
         room.because = rights(&reader.lacking());
@@ -254,9 +254,17 @@ fn answer(mut lists: Lists, objects: Vec<Object>, absent: &BTreeSet<String>, now
     Ok(Answer { version: 1, mistakes: Vec::new(), pools, mac_pools: Vec::new(), refused })
 }
 
+/// The namespaces that pools of files name: those of the pools themselves, and those that MACPools serve.
+fn namespaces_of(pools: &[Object], mac_pools: &[Object]) -> BTreeSet<String> {
+    let own = pools.iter().filter_map(|pool| pool.metadata.namespace.clone());
+    let valid = mac_pools.iter().filter_map(|pool| MacPoolSpec::deserialize(&pool.data["spec"]).ok());
+    let served = valid.flat_map(|spec| spec.namespaces).filter(|namespace| is_namespace(namespace));
+    own.chain(served).collect()
+}
+
 /// Returns the answer of the webhook for each of these MACPools, in their order. `stored` has the MACPools of the
-/// cluster.
-fn judged_macs(stored: &[Object], objects: Vec<Object>) -> Vec<PlannedMacs> {
+/// cluster. `absent` has the namespaces that the files name and the cluster does not have.
+fn judged_macs(stored: &[Object], objects: Vec<Object>, absent: &BTreeSet<String>) -> Vec<PlannedMacs> {
     let name_of = |object: &Object| object.metadata.name.clone().unwrap_or_default();
     let spec_of = |object: &Object| MacPoolSpec::deserialize(&object.data["spec"]);
     let mut known: BTreeMap<String, MacPoolSpec> = BTreeMap::new();
@@ -275,9 +283,10 @@ fn judged_macs(stored: &[Object], objects: Vec<Object>) -> Vec<PlannedMacs> {
             }
             Ok(spec) => {
                 let others: Vec<_> = known.iter().filter_map(|(name, spec)| spec.check(name).0).collect();
-                let verdict = validate_mac_pool(&pool, &spec, &others);
+                let mut verdict = validate_mac_pool(&pool, &spec, &others);
                 // If the webhook rejects the pool, the cluster keeps its stored pool.
                 if verdict.errors.is_empty() {
+                    verdict.warnings.extend(warn_of_namespaces(&spec, |namespace| !absent.contains(namespace)));
                     known.insert(pool.clone(), spec);
                 }
                 verdict

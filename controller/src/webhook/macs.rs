@@ -7,13 +7,18 @@
 //! address. KubeVirt creates the instance again when the VirtualMachine changes. The webhooks choose no address,
 //! because the request may be a dry run, and a later webhook may reject the machine.
 
+use std::collections::BTreeSet;
+use std::time::Duration;
+
 use http::StatusCode;
+use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{ApiResource, ListParams};
 use kube::core::Status;
 use kube::core::admission::AdmissionRequest;
 use kube::{Api, Client};
 use serde::Deserialize as _;
 use serde_json::{Value, json};
+use tokio::time::timeout;
 
 use crate::cluster::edit::Edit;
 use crate::cluster::object::Object;
@@ -26,6 +31,11 @@ pub const MACS_PATH: &str = "/mutate-mac-addresses";
 /// Path of the webhook for VirtualMachineInstances.
 pub const INSTANCES_PATH: &str = "/validate-instances";
 
+/// Timeout for listing the Namespaces. The list is only for a warning, so it must not use up the time of the request.
+const NAMESPACES_LIMIT: Duration = Duration::from_secs(2);
+/// Maximum number of warnings about namespaces.
+const MOST_WARNINGS: usize = 5;
+
 /// Checks the specification of the MACPool `name`. `others` has the valid pools of the cluster.
 #[must_use]
 pub fn validate_mac_pool(name: &str, spec: &MacPoolSpec, others: &[MacPool]) -> Verdict {
@@ -36,8 +46,21 @@ pub fn validate_mac_pool(name: &str, spec: &MacPoolSpec, others: &[MacPool]) -> 
     verdict
 }
 
-/// Returns the JSON patch operations for a new VirtualMachine. They set the label if one of the pools serves the
-/// machine, and remove the annotation of assigned addresses.
+/// Returns a warning for each namespace of a MACPool that the cluster does not have, for at most [`MOST_WARNINGS`] of
+/// them. `exists` tells whether the cluster has a namespace.
+#[must_use]
+pub fn warn_of_namespaces(spec: &MacPoolSpec, exists: impl Fn(&str) -> bool) -> Vec<String> {
+    let absent = spec.namespaces.iter().enumerate().filter(|(_, namespace)| !exists(namespace));
+    let warning = |(index, namespace): (usize, &String)| {
+        format!(
+            "namespaces[{index}]: Namespace {namespace} does not exist: the pool serves no machine there until it does"
+        )
+    };
+    absent.map(warning).take(MOST_WARNINGS).collect()
+}
+
+/// Returns the JSON patch operations for a new VirtualMachine. They set the label, if one of the pools serves the
+/// machine.
 ///
 /// A machine without interfaces gets no label, because KubeVirt adds an interface without an address to its instance.
 #[must_use]
@@ -82,7 +105,19 @@ pub(super) async fn verdict(client: &Client, request: &AdmissionRequest<Object>)
         let message = format!("could not list the pools to compare with: {error}");
         failure(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", &message)
     })?;
-    Ok(validate_mac_pool(new.metadata.name.as_deref().unwrap_or_default(), &spec, &others))
+    let mut verdict = validate_mac_pool(new.metadata.name.as_deref().unwrap_or_default(), &spec, &others);
+    // Without the right to list Namespaces, there is no warning.
+    if let (true, Ok(Ok(all))) = (verdict.errors.is_empty(), timeout(NAMESPACES_LIMIT, namespaces(client)).await) {
+        verdict.warnings.extend(warn_of_namespaces(&spec, |namespace| all.contains(namespace)));
+    }
+    Ok(verdict)
+}
+
+/// Lists the names of all Namespaces.
+async fn namespaces(client: &Client) -> kube::Result<BTreeSet<String>> {
+    let all: Api<Object> = Api::all_with(client.clone(), &ApiResource::erase::<Namespace>(&()));
+    let all = all.list(&ListParams::default()).await?;
+    Ok(all.items.into_iter().filter_map(|namespace| namespace.metadata.name).collect())
 }
 
 /// Lists the valid MACPools of the cluster, without pools that are being deleted.
@@ -111,6 +146,19 @@ mod tests {
 
     fn pool(name: &str, ranges: &[&str]) -> MacPool {
         spec(ranges).check(name).0.unwrap()
+    }
+
+    #[test]
+    fn a_namespace_that_does_not_exist_has_a_warning() {
+        let of = |namespaces: &[&str]| MacPoolSpec {
+            namespaces: namespaces.iter().map(|&namespace| namespace.to_owned()).collect(),
+            ..spec(&["02:00:00:00:00:00-02:00:00:00:00:ff"])
+        };
+        let warnings = |namespaces: &[&str]| warn_of_namespaces(&of(namespaces), |namespace| namespace == "n");
+        assert_eq!(warnings(&["n"]), [""; 0]);
+        let line = "namespaces[1]: Namespace nosuch does not exist: the pool serves no machine there until it does";
+        assert_eq!(warnings(&["n", "nosuch"]), [line]);
+        assert_eq!(warnings(&["a", "b", "c", "d", "e", "f"]).len(), 5);
     }
 
     fn machine(namespace: &str, template: &Value) -> Object {
