@@ -59,8 +59,8 @@ pub fn warn_of_namespaces(spec: &MacPoolSpec, exists: impl Fn(&str) -> bool) -> 
     absent.map(warning).take(MOST_WARNINGS).collect()
 }
 
-/// Returns the JSON patch operations for a new VirtualMachine. They set the label, if one of the pools serves the
-/// machine.
+/// Returns the JSON patch operations for a new VirtualMachine. They set the label if one of the pools serves the
+/// machine, and remove the annotation of assigned addresses.
 ///
 /// A machine without interfaces gets no label, because KubeVirt adds an interface without an address to its instance.
 #[must_use]
