@@ -1,8 +1,9 @@
 //! The admission webhooks. They reject invalid pools before the API server stores them, and instances that must not
 //! start. They add the reference to network data, and the label for MAC addresses, to the machines that pools serve.
 //!
-//! The functions [`validate`], [`compare`], [`judge_leases`], [`admit_new`] and [`admit_change`] are pure. [`Webhooks`] reads their input from the API server and responds over HTTP. The webhooks write nothing, so
-//! every replica can respond, even to a dry run.
+//! The functions [`validate`], [`compare`], [`judge_leases`], [`admit_new`] and [`admit_change`] are pure. [`Webhooks`]
+//! reads their input from the API server and responds over HTTP. The webhooks write nothing, so every replica can
+//! respond, even to a dry run.
 //!
 //! The webhooks are not what prevents duplicate addresses. The controller checks every pool and every machine again,
 //! and the unique name of a lease prevents a second machine from getting the same address.

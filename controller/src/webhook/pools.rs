@@ -1,7 +1,7 @@
 //! The webhook for pools. It rejects an invalid pool, a pool that overlaps with or contradicts another pool, and a
-//! change of the network of a pool.
+//! change of the network of a pool, or of the interface of a pool with holders.
 //!
-//! The functions [`validate`], [`judge`] and [`judge_leases`] are pure.
+//! The functions without a client as a parameter are pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -267,8 +267,8 @@ pub fn judge_leases(id: &PoolId, change: &Change, leases: &[LeaseSpec]) -> Verdi
     verdict
 }
 
-/// Returns a warning if the change gives the pool a second family: then its claims need an annotation. `None`: the
-/// change adds no family, or no claim has an address of the pool.
+/// Returns a warning if the change gives the pool a second family, because new claims then need an annotation. `None`:
+/// the change adds no family, or no claim has an address of the pool.
 fn warn_of_family(id: &PoolId, change: &Change, leases: &[LeaseSpec]) -> Option<String> {
     if !change.adds_family(id) {
         return None;
