@@ -159,7 +159,10 @@ fn answer(mut lists: Lists, now: Timestamp) -> anyhow::Result<Answer> {
 
 /// Returns the addresses with two users. The condition `DuplicateRecords` has the same rule.
 fn of_conflicts(leader: &Allocator) -> impl Iterator<Item = Finding> {
-    leader.conflicted().into_iter().flat_map(|Conflicted { network, address, holder, others }| {
+    // An unreadable lease has a holder that does not exist. It is a finding of its own, and no user of the address.
+    let exists = |claimant: &Claimant| claimant.machine.may_exist();
+    let conflicted = leader.conflicted().into_iter().filter(move |it| it.holder.as_ref().is_none_or(exists));
+    conflicted.flat_map(|Conflicted { network, address, holder, others }| {
         let with = match &holder {
             Some(holder) => format!("{holder} holds it"),
             None => "no machine holds it".to_owned(),
@@ -225,7 +228,7 @@ fn of_secrets(
         adoption
             .mismatches
             .iter()
-            .filter(|it| is_duplicate(it))
+            .filter(|it| is_of_user(it))
             .map(|it| finding(Word::TwoUsers, Some(it.address), &it.claimant.machine, it.to_string())),
     );
     Ok(findings)
@@ -256,6 +259,11 @@ fn of_differences(facts: &Facts<'_>, adoption: &Adoption, disagreements: Vec<Dis
 /// machines and claims.
 fn is_duplicate(mismatch: &Mismatch) -> bool {
     matches!(mismatch.problem, Problem::Duplicate(_))
+}
+
+/// Whether the other user in a mismatch is a machine or claim, and not an unreadable lease.
+fn is_of_user(mismatch: &Mismatch) -> bool {
+    matches!(&mismatch.problem, Problem::Duplicate(other) if other.machine.may_exist())
 }
 
 /// Whether a leader reserves the recorded address for the machine of the record. Such a record needs no lease.

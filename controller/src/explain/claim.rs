@@ -15,7 +15,7 @@ use crate::explain::held::HeldAddress;
 use crate::explain::lists::{Lists, namespaces};
 use crate::explain::read::{Listed, Reader};
 use crate::explain::text::{rows_of, write_section};
-use crate::kinds::cluster_api::{IpAddressClaim, Kinds};
+use crate::kinds::cluster_api::{CLAIM_FINALIZER, IpAddressClaim, Kinds, is_paused};
 use crate::kinds::ipam_claim::{IpamClaim, ipam_claims, network_attachments};
 use crate::kinds::kubevirt_machine::is_deleted;
 use crate::kinds::pool::{GlobalStaticIPPool, LeaseSpec, StaticIPPool};
@@ -118,6 +118,11 @@ fn explain(kind: HolderKind, object: &Object, leases: &[LeaseSpec], serving: Opt
     let ipam = (kind == HolderKind::IpamClaim).then(|| IpamClaim::read(object.clone()));
     let is_foreign = read.as_ref().is_some_and(|claim| !claim.pool.concerns_us(&key.namespace));
     let (state, reason, since, what_to_do) = match waits(kind, object) {
+        _ if !held.is_empty() && is_deleted(&object.metadata) => {
+            let since = object.metadata.deletion_timestamp.as_ref().map(|time| time.0.to_string());
+            let (reason, what_to_do) = ending(object);
+            (ClaimState::Allocated, reason, since, Some(what_to_do))
+        }
         _ if !held.is_empty() => {
             let since = held.iter().map(|lease| lease.since.0).max().map(|since| since.to_string());
             (ClaimState::Allocated, "the claim holds its address".to_owned(), since, None)
@@ -151,6 +156,21 @@ const UNSEEN: &str = "the controller has not looked at the claim yet";
 const SERVES: &str = "compare spec.network of the claim with name in the configuration of the pool's network attachment definition; \
                       if another program serves this network, look there";
 const LEADS: &str = "look whether a replica leads: kubectl glowplug status";
+
+/// Returns why a claim that is being deleted keeps its address, and what a person can do about it.
+fn ending(object: &Object) -> (String, String) {
+    let finalizers = object.metadata.finalizers.iter().flatten().filter(|name| *name != CLAIM_FINALIZER);
+    let finalizers: Vec<&str> = finalizers.map(String::as_str).collect();
+    let (until, what_to_do) = if is_paused(object) {
+        ("its pause ends".to_owned(), "end the pause".to_owned())
+    } else if finalizers.is_empty() {
+        ("the controller has released it".to_owned(), LEADS.to_owned())
+    } else {
+        let names = finalizers.join(", ");
+        (format!("these finalizers are gone: {names}"), "remove the finalizers if their programs do not".to_owned())
+    };
+    (format!("the claim is being deleted, and keeps its address until {until}"), what_to_do)
+}
 
 /// Returns why a claim waits. `None`: the claim has its addresses, is being deleted, belongs to another program, or is
 /// an IPAMClaim whose condition names no failure.
@@ -237,6 +257,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::kinds::cluster_api::PAUSED_ANNOTATION;
 
     fn object(changes: &Value) -> Object {
         let mut claim = json!({
@@ -294,6 +315,26 @@ mod tests {
         let reason = "AllocationFailed: spec.poolRef.apiGroup: missing, expected ipam.glowplug.dev";
         let again = "create the claim again with the right spec.poolRef";
         assert_eq!(said(&of(&[], &mistaken)), waits(None, created, reason, again));
+    }
+
+    #[test]
+    fn a_claim_that_is_being_deleted_keeps_its_address_until_its_finalizers_are_gone_or_its_pause_ends() {
+        let of = |changes: Value| {
+            let mut all =
+                json!({"metadata": {"deletionTimestamp": "2026-08-14T11:00:00Z", "finalizers": [CLAIM_FINALIZER]}});
+            json_patch::merge(&mut all, &changes);
+            ending(&object(&all))
+        };
+        let keeps = |until: &str, what_to_do: &str| {
+            let reason = format!("the claim is being deleted, and keeps its address until {until}");
+            (reason, what_to_do.to_owned())
+        };
+        assert_eq!(of(json!({})), keeps("the controller has released it", LEADS));
+        let finalizers = json!({"metadata": {"finalizers": ["a.example/b", CLAIM_FINALIZER]}});
+        let remove = "remove the finalizers if their programs do not";
+        assert_eq!(of(finalizers), keeps("these finalizers are gone: a.example/b", remove));
+        let paused = json!({"metadata": {"annotations": {(PAUSED_ANNOTATION): ""}}});
+        assert_eq!(of(paused), keeps("its pause ends", "end the pause"));
     }
 
     #[test]

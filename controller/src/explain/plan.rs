@@ -354,10 +354,10 @@ pub(super) fn warn_of_selector(lists: &Lists, selection: &Selection, pool: &Mach
         );
     }
     let selects = |vm: &VirtualMachine| selection.selecting(vm).any(|it| it.id == pool.id);
-    let is_by_labels = pool.node_pools().is_empty() && selection.selectors_of(&pool.id).next().is_some();
-    let member = if pool.spec.machine_selector.is_some() { "machineSelector" } else { "namespaceSelector" };
-    (is_by_labels && lists.has_machines && !lists.vms.values().any(selects))
-        .then(|| format!("{member}: it selects no VirtualMachine of the cluster"))
+    // A pool with namespaceSelector alone may serve only claims.
+    let has_selector = pool.spec.machine_selector.is_some() && selection.selectors_of(&pool.id).next().is_some();
+    (has_selector && lists.has_machines && !lists.vms.values().any(selects))
+        .then(|| "machineSelector: it selects no VirtualMachine of the cluster".to_owned())
 }
 
 /// Returns the users of the addresses that a pool reserves for the network.
@@ -760,8 +760,7 @@ mod tests {
         };
         let namespaces = "namespaceSelector: no Namespace has these labels: the pool serves none until one does";
         assert_eq!(warnings(with(&[]), "p", json!({"namespaceSelector": labels()})), line(namespaces));
-        let machines = "namespaceSelector: it selects no VirtualMachine of the cluster";
-        assert_eq!(warnings(with(&["n"]), "p", json!({"namespaceSelector": labels()})), line(machines));
+        assert_eq!(warnings(with(&["n"]), "p", json!({"namespaceSelector": labels()})), (true, vec![]));
         let unknown = warnings(whole(), "p", json!({"namespaceSelector": labels()}));
         assert_eq!(unknown, (false, vec![]));
     }

@@ -11,7 +11,7 @@ use crate::explain::event::Event;
 use crate::kinds::kubevirt_machine::Instance;
 use crate::kinds::mac_pool::MAC_NETWORK;
 use crate::kinds::pool::{LeaseSpec, Waiting};
-use crate::kinds::virtual_machine::{LEFT_ALONE_ANNOTATION, NetworkData, VirtualMachine};
+use crate::kinds::virtual_machine::{LEFT_ALONE_ANNOTATION, NODE_POOL_LABEL, NetworkData, VirtualMachine};
 use crate::pools::reference::without_volume;
 use crate::pools::selection::{MachinePool, Selected, Selection};
 
@@ -241,6 +241,13 @@ fn not_selected(machine: &VirtualMachine, selection: &Selection, held: &[&LeaseS
     let pools: Vec<String> = pools.iter().map(|pool| pool.id.to_string()).collect();
     let reason =
         format!("no pool selects the machine by its NodePool or its labels, on {}", list(&networks, "no network"));
+    // A pool that serves another NodePool would lose its machines.
+    let labels = machine.metadata.labels.as_ref();
+    if let Some(node_pool) = labels.and_then(|labels| labels.get(NODE_POOL_LABEL)) {
+        let what_to_do =
+            format!("create a pool with nodePoolRef: {{name: {node_pool}}} in the namespace of the NodePool");
+        return (State::NotSelected, reason, None, Some(what_to_do));
+    }
     let what_to_do = match pools.as_slice() {
         [] => "create a pool for the network of the machine: with machineSelector in its namespace, or with nodePoolRef in that of \
                its NodePool"
