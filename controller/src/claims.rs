@@ -8,10 +8,10 @@
 //! When a leader starts, it adopts every IPAddress before it allocates any address. Then it processes the outstanding
 //! claims together, in the order of their creation.
 
-mod common;
 pub(crate) mod decision;
-pub(crate) mod index;
 pub(crate) mod ipam;
+pub(crate) mod known_claims;
+mod requests;
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -27,10 +27,10 @@ use kube::runtime::events::EventType;
 use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 
-pub use crate::claims::common::Provider;
-use crate::claims::common::{is_gone, json_patch};
 use crate::claims::decision::{Adoptee, Cluster, Lesson, Recorded, Step, View, decide, limit_reservations};
-use crate::claims::index::{Index, Kind};
+use crate::claims::known_claims::{ClaimKind, KnownClaims};
+pub use crate::claims::requests::Provider;
+use crate::claims::requests::{is_gone, json_patch};
 use crate::cluster::key::{Key, PoolId};
 use crate::cluster::object::{Object, version_of};
 use crate::cluster::request::{self, ask, list, one_line, stored};
@@ -49,7 +49,7 @@ const HOLDER: HolderKind = HolderKind::IpAddressClaim;
 struct Work<'p> {
     provider: &'p Provider,
     kinds: Kinds,
-    index: Mutex<Index>,
+    index: Mutex<KnownClaims>,
     /// Sends the names that need a pass because the pass of another name has adopted their IPAddresses or found their
     /// Cluster.
     others: mpsc::UnboundedSender<Key>,
@@ -72,7 +72,7 @@ impl Provider {
         let discover = || ask(Kinds::discover(&self.client));
         let work = |kinds: Kinds, others| {
             tracing::info!(version = kinds.version.name(), "serving the claims of Cluster API");
-            let index = Mutex::new(Index::new(kinds.version, &self.scope.watch_filter));
+            let index = Mutex::new(KnownClaims::new(kinds.version, &self.scope.watch_filter));
             Work { provider: self, kinds, index, others }
         };
         let part = self.part("claims", "kinds of Cluster API", "a claim");
@@ -83,18 +83,22 @@ impl Provider {
 // === impl Work ===
 
 impl provider::Work for Work<'_> {
-    type Kind = Kind;
+    type Kind = ClaimKind;
 
-    fn watches(&self) -> Vec<BoxStream<'static, (Kind, Change)>> {
+    fn watches(&self) -> Vec<BoxStream<'static, (ClaimKind, Change)>> {
         let Kinds { claims, addresses, clusters, .. } = &self.kinds;
-        let kinds = [(Kind::Claim, Some(claims)), (Kind::Address, Some(addresses)), (Kind::Cluster, clusters.as_ref())];
+        let kinds = [
+            (ClaimKind::Claim, Some(claims)),
+            (ClaimKind::Address, Some(addresses)),
+            (ClaimKind::Cluster, clusters.as_ref()),
+        ];
         let watches = kinds.into_iter().filter_map(|(kind, resource)| {
             Some(changes(self.provider.in_scope(resource?)).map(move |change| (kind, change)).boxed())
         });
         watches.collect()
     }
 
-    fn note_change(&self, kind: Kind, change: Change) -> BTreeSet<Key> {
+    fn note_change(&self, kind: ClaimKind, change: Change) -> BTreeSet<Key> {
         self.index().note(kind, change)
     }
 
@@ -163,12 +167,12 @@ impl Work<'_> {
         }
         let may_release = view.claim.as_ref().is_none_or(IpAddressClaim::is_deleted) || !view.former.is_empty();
         if is_outdated || may_release {
-            self.read(Kind::Address, &self.kinds.addresses, key).await?;
+            self.read(ClaimKind::Address, &self.kinds.addresses, key).await?;
             // Only UIDs that were known before the claim is read may be released. If the claim now has another UID, the
             // claim with the known UID no longer exists.
             let mut candidates = self.index().view(key).former;
             candidates.extend(view.claim.as_ref().map(|claim| claim.uid().to_owned()));
-            self.read(Kind::Claim, &self.kinds.claims, key).await?;
+            self.read(ClaimKind::Claim, &self.kinds.claims, key).await?;
             view = self.index().view(key);
             view.former.retain(|uid| candidates.contains(uid));
         }
@@ -184,7 +188,7 @@ impl Work<'_> {
     }
 
     /// Reads the object of this kind and name from the API server into the index.
-    async fn read(&self, kind: Kind, resource: &ApiResource, key: &Key) -> Result<(), Error> {
+    async fn read(&self, kind: ClaimKind, resource: &ApiResource, key: &Key) -> Result<(), Error> {
         let known = || self.index().version(kind, key);
         let take = |known, object| self.index().take(kind, key, known, object);
         self.provider.read(resource, key, known, take).await
@@ -310,7 +314,7 @@ impl Work<'_> {
         };
         // The Cluster is now known, so a later report of the watch causes no pass. The other claims of the Cluster get
         // their pass now.
-        self.index().store(Kind::Cluster, cluster).into_iter().for_each(|key| drop(self.others.send(key)));
+        self.index().store(ClaimKind::Cluster, cluster).into_iter().for_each(|key| drop(self.others.send(key)));
         Ok(true)
     }
 
@@ -389,10 +393,10 @@ impl Work<'_> {
         let claim = IpAddressClaim::read(object.clone()).map_err(request::Error::Unreadable)?;
         let mut index = self.index();
         if is_gone {
-            index.end(Kind::Claim, &view.key, version);
+            index.end(ClaimKind::Claim, &view.key, version);
             index.forget(&view.key, claim.uid());
         } else {
-            index.store(Kind::Claim, object);
+            index.store(ClaimKind::Claim, object);
         }
         view.claim = Some(claim);
         Ok(())
@@ -402,8 +406,8 @@ impl Work<'_> {
         let (is_gone, version) = (is_gone(&object), version_of(&object.metadata));
         let address = IpAddress::read(object.clone()).map_err(request::Error::Unreadable)?;
         match is_gone {
-            true => self.index().end(Kind::Address, &view.key, version),
-            false => drop(self.index().store(Kind::Address, object)),
+            true => self.index().end(ClaimKind::Address, &view.key, version),
+            false => drop(self.index().store(ClaimKind::Address, object)),
         }
         view.address = Some(address).filter(|_| !is_gone);
         Ok(())
@@ -439,7 +443,7 @@ impl Work<'_> {
         }
     }
 
-    fn index(&self) -> MutexGuard<'_, Index> {
+    fn index(&self) -> MutexGuard<'_, KnownClaims> {
         self.index.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -14,8 +14,8 @@ mod any_content;
 mod decision;
 mod digest;
 mod document;
-mod index;
 mod kind;
+mod known_machines;
 mod left_alone;
 mod pass;
 mod proof;
@@ -45,8 +45,8 @@ use tokio::sync::watch;
 use crate::cluster::key::Key;
 use crate::cluster::watch::Change;
 use crate::ledger::types::{Holders, Stopped};
-pub(crate) use crate::machines::index::{inventory, take_followers};
-use crate::machines::kind::{Kind, Kinds};
+use crate::machines::kind::{Kinds, MachineKind};
+pub(crate) use crate::machines::known_machines::{inventory, take_followers};
 pub(crate) use crate::machines::left_alone::Standing;
 pub use crate::machines::work::Machines;
 use crate::machines::work::Work;
@@ -91,16 +91,16 @@ impl Machines {
 // === impl Work ===
 
 impl provider::Work for Work<'_> {
-    type Kind = Kind;
+    type Kind = MachineKind;
 
-    fn watches(&self) -> Vec<BoxStream<'static, (Kind, Change)>> {
+    fn watches(&self) -> Vec<BoxStream<'static, (MachineKind, Change)>> {
         self.machines.macs.restart();
         self.machines.reports.restart();
         self.machines.states.forget();
         self.watches_of_kinds()
     }
 
-    fn note_change(&self, kind: Kind, change: Change) -> BTreeSet<Key> {
+    fn note_change(&self, kind: MachineKind, change: Change) -> BTreeSet<Key> {
         let names = self.note_object(kind, change);
         self.note_numbers();
         names

@@ -47,7 +47,7 @@ use crate::pools::facts::Scope;
 use crate::pools::machine_states::MachineStates;
 use crate::pools::selection::OpenPools;
 use crate::pools::selection_cache::{SelectionCache, Snapshot};
-use crate::pools::status::{Index, Part, Update, observe};
+use crate::pools::status::{KnownPools, Part, Update, observe};
 use crate::repeated::Repeated;
 
 /// Pause between two passes. The pause limits the writes: while claims arrive, each pass writes a status.
@@ -62,7 +62,7 @@ pub struct Pools {
     registry: RegistryHandle,
     metrics: Arc<Metrics>,
     writer: Writer,
-    index: Index,
+    index: KnownPools,
     cache: Arc<SelectionCache>,
     /// This leader uses only snapshots of this round of lists or of a later round.
     round: u64,
@@ -107,7 +107,7 @@ impl Pools {
     pub fn new(client: Client, cache: Arc<SelectionCache>, registry: RegistryHandle, metrics: Arc<Metrics>) -> Self {
         let writer = Writer { events: Events::start(client.clone()), client, lines: Repeated::default() };
         let (round, postponed) = (cache.begin_round(), Postponed::new(PAUSES));
-        let (index, open) = (Index::default(), watch::Sender::default());
+        let (index, open) = (KnownPools::default(), watch::Sender::default());
         let (states, beyond) = (Arc::default(), Arc::default());
         Self {
             registry,

@@ -15,16 +15,16 @@
 //! | StaticIPPool, GlobalStaticIPPool | `facts::PoolObject`, `selection::MachinePool`, `webhook` | `pools::status`, `selection`, `tests/hostile.rs` |
 //! | StaticIPLease | `ledger::leases::object::read`, `macs::objects::Objects::apply_lease`, `webhook::warn_of_holders` | `ledger::leases::object`, `macs::plan`, `webhook::pools` |
 //! | MACPool | `macs::objects::Objects::apply_pool`, `webhook` | `macs::plan`, `tests/hostile.rs` |
-//! | IPAddressClaim, IPAddress | `cluster_api::IpAddressClaim`, `cluster_api::IpAddress` | `claims::index` |
+//! | IPAddressClaim, IPAddress | `cluster_api::IpAddressClaim`, `cluster_api::IpAddress` | `claims::known_claims` |
 //! | IPAddressClaim of a machine | `machines::source::MachineClaim` | `machines::any_content`, `machines::decision` |
 //! | IPAddress of another provider | `cluster_api::IpAddress` | `machines::decision` |
-//! | Cluster | `cluster_api::is_paused`, `neighbour::of_cluster` | `claims::index`, `neighbour` |
+//! | Cluster | `cluster_api::is_paused`, `neighbour::of_cluster` | `claims::known_claims`, `neighbour` |
 //! | Service | `neighbour::of_service` | `neighbour` |
-//! | IPAMClaim | `ipam_claim::IpamClaim` | `claims::ipam::index`, `machines::any_content`, `machines::decision` |
-//! | NetworkAttachmentDefinition | `ipam_claim::network_name` | `claims::ipam::index` |
+//! | IPAMClaim | `ipam_claim::IpamClaim` | `claims::ipam::known_ipam_claims`, `machines::any_content`, `machines::decision` |
+//! | NetworkAttachmentDefinition | `ipam_claim::network_name` | `claims::ipam::known_ipam_claims` |
 //! | KubevirtMachine | `kubevirt_machine::KubevirtMachine`, `glowplug::host::records` | `machines::any_content` |
 //! | VirtualMachine | `virtual_machine::VirtualMachine`, `macs::machine::Vm`, `webhook` | `machines::any_content`, `macs::plan`, `pools::reference`, `selection` |
-//! | VirtualMachineInstance | `kubevirt_machine::Instance`, `macs::machine::Guest`, `claims::ipam::guest_of` | `machines::any_content`, `macs::plan`, `claims::ipam::index` |
+//! | VirtualMachineInstance | `kubevirt_machine::Instance`, `macs::machine::Guest`, `claims::ipam::guest_of` | `machines::any_content`, `macs::plan`, `claims::ipam::known_ipam_claims` |
 //! | NodePool, HostedCluster | `node_pools::derive`, `node_pools::conditions`, `selection::cluster_of` | `node_pools`, `selection` |
 //! | Secret | `kubevirt_machine::NetworkSecret`, `kubevirt_machine::addresses_of` | `machines::any_content` |
 //! | Namespace | `namespaces::Known`, `selection_cache::Objects` | `namespaces`, `selection_cache` |

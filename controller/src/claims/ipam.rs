@@ -6,7 +6,7 @@
 //! attachment definitions are watched, too.
 
 pub(crate) mod decision;
-pub(crate) mod index;
+pub(crate) mod known_ipam_claims;
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -24,9 +24,9 @@ use kube::runtime::events::EventType;
 use kube::{Api, Client};
 use tokio::sync::{mpsc, watch};
 
-use crate::claims::common::{Provider, is_gone, json_patch};
 use crate::claims::ipam::decision::{Guest, Recorded, Serving, Step, View, decide, record};
-use crate::claims::ipam::index::{Index, Kind};
+use crate::claims::ipam::known_ipam_claims::{IpamKind, KnownIpamClaims};
+use crate::claims::requests::{Provider, is_gone, json_patch};
 use crate::cluster::client::serves;
 use crate::cluster::key::{Key, PoolId};
 use crate::cluster::object::{Object, version_of};
@@ -51,7 +51,7 @@ const HOLDER: HolderKind = HolderKind::IpamClaim;
 struct Work<'p> {
     provider: &'p Provider,
     kinds: Kinds,
-    index: Mutex<Index>,
+    index: Mutex<KnownIpamClaims>,
     /// Sends the names that need a pass because the pass of another name has adopted their addresses.
     others: mpsc::UnboundedSender<Key>,
 }
@@ -101,17 +101,17 @@ impl Kinds {
 // === impl Work ===
 
 impl provider::Work for Work<'_> {
-    type Kind = Kind;
+    type Kind = IpamKind;
 
     /// Watches network attachment definitions of every namespace, because a pool names the namespace of its network.
-    fn watches(&self) -> Vec<BoxStream<'static, (Kind, Change)>> {
+    fn watches(&self) -> Vec<BoxStream<'static, (IpamKind, Change)>> {
         let claims = self.provider.in_scope(&self.kinds.claims);
         let attachments = self.kinds.attachments.as_ref().map(|kind| Api::all_with(self.provider.client.clone(), kind));
-        let watches = [(Kind::Claim, Some(claims)), (Kind::Attachment, attachments)].into_iter();
+        let watches = [(IpamKind::Claim, Some(claims)), (IpamKind::Attachment, attachments)].into_iter();
         watches.filter_map(|(kind, api)| Some(changes(api?).map(move |change| (kind, change)).boxed())).collect()
     }
 
-    fn note_change(&self, kind: Kind, change: Change) -> BTreeSet<Key> {
+    fn note_change(&self, kind: IpamKind, change: Change) -> BTreeSet<Key> {
         let mut index = self.index();
         let mut names = index.note(kind, change);
         names.retain(|key| index.concerns(key));
@@ -365,7 +365,7 @@ impl Work<'_> {
         }
     }
 
-    fn index(&self) -> MutexGuard<'_, Index> {
+    fn index(&self) -> MutexGuard<'_, KnownIpamClaims> {
         self.index.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -25,7 +25,7 @@ use crate::kinds::lease_name::parse_lease_name;
 use crate::kinds::mac_pool::parse_mac_lease_name;
 use crate::ledger::leases;
 use crate::machines::{inventory, take_followers};
-use crate::pools::status::Index;
+use crate::pools::status::KnownPools;
 
 /// The addresses that the objects of a cluster record, that guests report, and that Services and Clusters have.
 #[derive(Debug, Default)]
@@ -82,8 +82,8 @@ impl Lists {
         Ok((registry, damaged))
     }
 
-    fn index(&self, pools: &Pools) -> Index {
-        let mut index = Index::default();
+    fn index(&self, pools: &Pools) -> KnownPools {
+        let mut index = KnownPools::default();
         index.set_memberships(self.selection(pools).memberships().clone());
         index.set(pools.clone());
         index

@@ -9,8 +9,8 @@ use k8s_openapi::api::core::v1::{Namespace, Secret};
 use kube::api::{ApiResource, ListParams};
 use serde_json::Value;
 
-use crate::claims::index::{Index as Claims, Kind};
-use crate::claims::ipam;
+use crate::claims::ipam::known_ipam_claims::{IpamKind, KnownIpamClaims};
+use crate::claims::known_claims::{ClaimKind, KnownClaims};
 use crate::cluster::key::{Key, PoolId};
 use crate::cluster::object::Object;
 use crate::explain::read::{Listed, Reader};
@@ -53,11 +53,11 @@ pub(super) struct Lists {
     /// The addresses of Services and Clusters.
     pub(super) neighbours: neighbours::AtStart,
     /// The IPAddressClaims and IPAddresses. `None`: they were not read, or the cluster does not have these kinds.
-    pub(super) claims: Option<Claims>,
+    pub(super) claims: Option<KnownClaims>,
     /// Holder and pool of each IPAddressClaim.
     pub(super) claimed: BTreeMap<Key, Claimed>,
     /// The IPAMClaims and network attachment definitions.
-    pub(super) ipam: ipam::index::Index,
+    pub(super) ipam: KnownIpamClaims,
     /// Each IPAMClaim.
     pub(super) ipam_claims: BTreeMap<Key, IpamClaim>,
     /// The Secrets with network data to which VirtualMachines refer.
@@ -228,29 +228,29 @@ impl Lists {
             let pool = claim.pool.resolve(&key.namespace).filter(|_| is_served);
             self.claimed.insert(key.clone(), Claimed { holder, pool });
         }
-        self.claims().apply(Kind::Claim, object);
+        self.claims().apply(ClaimKind::Claim, object);
     }
 
     /// Adds an IPAddress.
     pub(super) fn add_address(&mut self, object: Object) {
-        self.claims().apply(Kind::Address, object);
+        self.claims().apply(ClaimKind::Address, object);
     }
 
-    fn claims(&mut self) -> &mut Claims {
+    fn claims(&mut self) -> &mut KnownClaims {
         // The version matters only for a status, and no decision about a status is made.
-        self.claims.get_or_insert_with(|| Claims::new(Version::V1Beta2, ""))
+        self.claims.get_or_insert_with(|| KnownClaims::new(Version::V1Beta2, ""))
     }
 
     /// Adds an IPAMClaim.
     pub(super) fn add_ipam_claim(&mut self, object: Object) {
         let claim = IpamClaim::read(object.clone());
         self.ipam_claims.insert(claim.key(), claim);
-        self.ipam.apply(ipam::index::Kind::Claim, object);
+        self.ipam.apply(IpamKind::Claim, object);
     }
 
     /// Adds a network attachment definition.
     pub(super) fn add_attachment(&mut self, object: Object) {
-        self.ipam.apply(ipam::index::Kind::Attachment, object);
+        self.ipam.apply(IpamKind::Attachment, object);
     }
 
     /// Adds a Secret to which a VirtualMachine refers.

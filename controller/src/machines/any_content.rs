@@ -11,13 +11,13 @@ use serde_json::{Value, json};
 use crate::cluster::key::Key;
 use crate::kinds::cluster_api::Version;
 use crate::kinds::kubevirt_machine::{NetworkSecret, addresses_of, read_records};
-use crate::machines::index::Index;
-use crate::machines::kind::{Kind, Kinds};
+use crate::machines::kind::{Kinds, MachineKind};
+use crate::machines::known_machines::KnownMachines;
 use crate::machines::view::View;
 use crate::variants::each_object;
 
 /// Returns one object of each kind for machine `name`, with every member that the controller reads.
-fn objects_of(name: &str, address: &str) -> Vec<(Kind, &'static str, Value)> {
+fn objects_of(name: &str, address: &str) -> Vec<(MachineKind, &'static str, Value)> {
     let metadata = |suffix: &str, more: &Value| {
         let mut metadata = json!({
             "namespace": "n", "name": format!("{name}{suffix}"), "uid": format!("u-{name}"), "resourceVersion": "5",
@@ -83,11 +83,11 @@ fn objects_of(name: &str, address: &str) -> Vec<(Kind, &'static str, Value)> {
         "status": {"ips": [with_length], "conditions": failed("IPsAllocated", "SubnetExhausted", "none left")},
     });
     vec![
-        (Kind::KubevirtMachine, "KubevirtMachine", machine),
-        (Kind::VirtualMachine, "VirtualMachine", vm),
-        (Kind::Instance, "VirtualMachineInstance", instance),
-        (Kind::AddressClaim(Version::V1Beta2), "IPAddressClaim", claim),
-        (Kind::IpamClaim, "IPAMClaim", ipam_claim),
+        (MachineKind::KubevirtMachine, "KubevirtMachine", machine),
+        (MachineKind::VirtualMachine, "VirtualMachine", vm),
+        (MachineKind::Instance, "VirtualMachineInstance", instance),
+        (MachineKind::AddressClaim(Version::V1Beta2), "IPAddressClaim", claim),
+        (MachineKind::IpamClaim, "IPAMClaim", ipam_claim),
     ]
 }
 
@@ -96,7 +96,7 @@ fn key(name: &str) -> Key {
 }
 
 /// Returns the objects, claims, holders and pools of machine `honest` in the index.
-fn state(index: &Index) -> impl PartialEq + use<> {
+fn state(index: &KnownMachines) -> impl PartialEq + use<> {
     let honest = key("honest");
     let objects = (index.vm(&honest).cloned(), index.machine(&honest).cloned(), index.instance(&honest).cloned());
     let claims = (index.claims_of(&honest), index.ipam_claim(&key("honest.iface1")).cloned());
@@ -104,8 +104,8 @@ fn state(index: &Index) -> impl PartialEq + use<> {
 }
 
 /// Returns an index with the objects of machine `honest`.
-fn index() -> Index {
-    let mut index = Index::default();
+fn index() -> KnownMachines {
+    let mut index = KnownMachines::default();
     for (kind, _, object) in objects_of("honest", "10.0.0.8") {
         index.apply(kind, serde_json::from_value(object).unwrap());
     }
@@ -148,7 +148,7 @@ fn no_content_of_an_object_removes_the_record_of_another_machine() {
 }
 
 /// Returns objects in namespace `evil` whose labels, owner references and claimants name machine `n/honest`.
-fn impostors_of(name: &str) -> Vec<(Kind, &'static str, Value)> {
+fn impostors_of(name: &str) -> Vec<(MachineKind, &'static str, Value)> {
     let mut all = objects_of("honest", "10.0.0.9");
     for (_, _, object) in &mut all {
         let suffix = object["metadata"]["name"].as_str().unwrap().strip_prefix("honest").unwrap();
@@ -167,7 +167,7 @@ fn impostors_of(name: &str) -> Vec<(Kind, &'static str, Value)> {
 
 #[test]
 fn no_object_that_names_a_machine_of_another_namespace_changes_the_state_of_that_machine() {
-    let objects = |index: &Index| {
+    let objects = |index: &KnownMachines| {
         let honest = key("honest");
         let objects = (index.vm(&honest).cloned(), index.machine(&honest).cloned(), index.instance(&honest).cloned());
         let claims = (index.claims_of(&honest), index.ipam_claim(&key("honest.iface1")).cloned());

@@ -12,7 +12,7 @@ use crate::kinds::virtual_machine::{instances, kubevirt_machines, virtual_machin
 
 /// A kind that the leader watches.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Kind {
+pub(super) enum MachineKind {
     KubevirtMachine,
     VirtualMachine,
     Instance,
@@ -32,7 +32,7 @@ pub(super) struct Kinds {
 
 // === impl Kind ===
 
-impl Kind {
+impl MachineKind {
     pub(super) fn resource(self) -> ApiResource {
         match self {
             Self::KubevirtMachine => kubevirt_machines(),
@@ -57,12 +57,12 @@ impl Kinds {
     }
 
     /// Returns the kinds that the leader watches.
-    pub(super) fn all(self) -> impl Iterator<Item = Kind> {
+    pub(super) fn all(self) -> impl Iterator<Item = MachineKind> {
         let optional = [
-            self.has_kubevirt_machines.then_some(Kind::KubevirtMachine),
-            self.claims.map(Kind::AddressClaim),
-            self.has_ipam_claims.then_some(Kind::IpamClaim),
+            self.has_kubevirt_machines.then_some(MachineKind::KubevirtMachine),
+            self.claims.map(MachineKind::AddressClaim),
+            self.has_ipam_claims.then_some(MachineKind::IpamClaim),
         ];
-        optional.into_iter().flatten().chain([Kind::VirtualMachine, Kind::Instance])
+        optional.into_iter().flatten().chain([MachineKind::VirtualMachine, MachineKind::Instance])
     }
 }

@@ -13,7 +13,7 @@ use crate::cluster::key::{Key, PoolId};
 use crate::kinds::ipam_claim::claim_name;
 use crate::kinds::network_data::new_name;
 use crate::machines::decision::decide;
-use crate::machines::index::Index;
+use crate::machines::known_machines::KnownMachines;
 use crate::machines::recorded::Recorded;
 use crate::machines::source::Source;
 use crate::machines::step::Step;
@@ -195,7 +195,7 @@ impl Work<'_> {
 }
 
 /// Returns the settings of the selected pools, by name of the pool.
-fn settings(index: &Index, selected: &Chosen) -> BTreeMap<String, PoolSettings> {
+fn settings(index: &KnownMachines, selected: &Chosen) -> BTreeMap<String, PoolSettings> {
     let pools = selected.iter().flatten().flat_map(Selected::all_pools);
     let pools = pools.filter_map(|pool| index.selection().pool(pool));
     let settings = pools.map(|pool| {

@@ -11,7 +11,7 @@ use crate::cluster::key::Key;
 use crate::kinds::kubevirt_machine::{Instance, KubevirtMachine, created, uid};
 use crate::kinds::pool::HolderKind;
 use crate::kinds::virtual_machine::VirtualMachine;
-use crate::machines::kind::Kind;
+use crate::machines::kind::MachineKind;
 use crate::machines::recorded::Held;
 use crate::machines::step::Notice;
 use crate::machines::view::{Check, Response, View};
@@ -50,11 +50,11 @@ impl Work<'_> {
         });
         let (held, recorded) = read.await?;
         let machine = match self.kinds.has_kubevirt_machines {
-            true => self.read(Kind::KubevirtMachine, key).await?,
+            true => self.read(MachineKind::KubevirtMachine, key).await?,
             false => None,
         };
-        let vm = self.read(Kind::VirtualMachine, key).await?;
-        let instance = self.read(Kind::Instance, key).await?;
+        let vm = self.read(MachineKind::VirtualMachine, key).await?;
+        let instance = self.read(MachineKind::Instance, key).await?;
         let of_others = view.ledger.held.iter().filter(|held| held.claimant.machine != holder);
         let mut proof = {
             // If a watch has meanwhile reported the deletion of an earlier object of this name, the index ignores the
@@ -89,7 +89,7 @@ impl Work<'_> {
         // An instance may have begun to read a Secret after the first reads. The Secrets are deleted now, so no further
         // instance can begin.
         if !proof.secrets.is_empty() {
-            let instance = self.read(Kind::Instance, key).await?;
+            let instance = self.read(MachineKind::Instance, key).await?;
             proof.instance = self.index().instance(key).cloned().or_else(|| instance.map(Instance::read));
             if proof.check() == Check::Kept {
                 return Ok(Response::Checked(Check::Kept));
@@ -169,9 +169,9 @@ fn is_younger(object: &ObjectMeta, other: &ObjectMeta) -> bool {
     created(object).zip(created(other)).is_some_and(|(object, other)| object >= other)
 }
 
-pub(super) fn kind_of(kind: HolderKind) -> Kind {
+pub(super) fn kind_of(kind: HolderKind) -> MachineKind {
     match kind {
-        HolderKind::KubevirtMachine => Kind::KubevirtMachine,
-        _ => Kind::VirtualMachine,
+        HolderKind::KubevirtMachine => MachineKind::KubevirtMachine,
+        _ => MachineKind::VirtualMachine,
     }
 }

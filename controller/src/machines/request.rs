@@ -19,7 +19,7 @@ use crate::kinds::kubevirt_machine::{Given, NetworkSecret, OwnSecret, STATUS_MAP
 use crate::kinds::network_data::ISSUED;
 use crate::kinds::virtual_machine::VirtualMachine;
 use crate::ledger::adoption;
-use crate::machines::kind::Kind;
+use crate::machines::kind::MachineKind;
 use crate::machines::recorded::{free_of, unreserved};
 use crate::machines::secret::secret_in;
 use crate::machines::source::{MachineClaim, ProviderAddress};
@@ -38,7 +38,7 @@ impl Work<'_> {
         let merge = PatchParams::default();
         match step {
             Step::Wait => {}
-            Step::ReadMachine(machine) => drop(self.read(Kind::KubevirtMachine, &machine).await?),
+            Step::ReadMachine(machine) => drop(self.read(MachineKind::KubevirtMachine, &machine).await?),
             Step::ReadSecret(name) => {
                 let secret = self.secret(key, &name).await;
                 if let Err(error) = &secret {
@@ -56,9 +56,9 @@ impl Work<'_> {
                 return Ok(Response::OtherAddresses(addresses_of(secret)));
             }
             Step::RequestReference(patch, notice) => {
-                let vms = self.api(Kind::VirtualMachine, key);
+                let vms = self.api(MachineKind::VirtualMachine, key);
                 let answer = answered(vms.patch(&key.name, &merge, &Patch::Merge(patch))).await;
-                if !self.take(Kind::VirtualMachine, key, stored(answer)?).await? {
+                if !self.take(MachineKind::VirtualMachine, key, stored(answer)?).await? {
                     return Ok(Response::NotStored);
                 }
                 let has_reference = self.index().vm(key).is_some_and(|vm| vm.secret().is_some());
@@ -68,16 +68,16 @@ impl Work<'_> {
             }
             Step::PatchVm(patch, notice) => {
                 let patch = serde_json::from_value(patch).map_err(request::Error::Unreadable)?;
-                let vms = self.api(Kind::VirtualMachine, key);
+                let vms = self.api(MachineKind::VirtualMachine, key);
                 let answer = answered(vms.patch(&key.name, &merge, &Patch::<()>::Json(patch))).await;
-                if !self.take(Kind::VirtualMachine, key, patched(answer)?).await? {
+                if !self.take(MachineKind::VirtualMachine, key, patched(answer)?).await? {
                     return Ok(Response::NotStored);
                 }
                 if let Some(notice) = notice {
                     self.publish(view, &notice);
                 }
             }
-            Step::ReadInstance => drop(self.read(Kind::Instance, key).await?),
+            Step::ReadInstance => drop(self.read(MachineKind::Instance, key).await?),
             Step::CreateClaim(claim) => return self.create_claim(view, claim).await,
             Step::ReadAddress(name) => return self.read_address(key, &name).await,
             Step::PatchAddress(name, patch) => {
@@ -200,17 +200,17 @@ impl Work<'_> {
                 }
             }
             Step::LeaveAlone(patch, notice) => {
-                let vms = self.api(Kind::VirtualMachine, key);
+                let vms = self.api(MachineKind::VirtualMachine, key);
                 let answer = answered(vms.patch(&key.name, &merge, &Patch::Merge(patch))).await;
-                if !self.take(Kind::VirtualMachine, key, stored(answer)?).await? {
+                if !self.take(MachineKind::VirtualMachine, key, stored(answer)?).await? {
                     return Ok(Response::NotStored);
                 }
                 self.publish(view, &notice);
             }
             Step::AnnotateVm(patch) | Step::RemoveRecords(patch) | Step::MarkVm(patch) => {
-                let vms = self.api(Kind::VirtualMachine, key);
+                let vms = self.api(MachineKind::VirtualMachine, key);
                 let answer = answered(vms.patch(&key.name, &merge, &Patch::Merge(patch))).await;
-                self.take(Kind::VirtualMachine, key, stored(answer)?).await?;
+                self.take(MachineKind::VirtualMachine, key, stored(answer)?).await?;
             }
             Step::ReserveRecorded(late, notice) => {
                 let beyond = registry.add_conflicts(late).await?;
@@ -256,7 +256,7 @@ impl Work<'_> {
 
     /// Whether an instance reads one of these Secrets, according to a consistent read.
     async fn is_read(&self, vm: &Key, secrets: &BTreeSet<String>) -> Result<bool, Error> {
-        self.read(Kind::Instance, vm).await?;
+        self.read(MachineKind::Instance, vm).await?;
         let index = self.index();
         let read = index.instance(vm).and_then(|instance| instance.secret.as_ref());
         Ok(read.is_some_and(|secret| secrets.contains(secret)))
@@ -405,13 +405,14 @@ impl Work<'_> {
     async fn patch_machine(&self, view: &View, patch: Value, is_status: bool) -> Result<Option<Object>, Error> {
         let Some(machine) = &view.machine else { return Ok(None) };
         let key = Key::of(&machine.metadata);
-        let (api, params, patch) = (self.api(Kind::KubevirtMachine, &key), PatchParams::default(), Patch::Merge(patch));
+        let (api, params, patch) =
+            (self.api(MachineKind::KubevirtMachine, &key), PatchParams::default(), Patch::Merge(patch));
         let answer = match is_status {
             true => answered(api.patch_status(&key.name, &params, &patch)).await,
             false => answered(api.patch(&key.name, &params, &patch)).await,
         };
         let object = stored(answer)?;
-        self.take(Kind::KubevirtMachine, &key, object.clone()).await?;
+        self.take(MachineKind::KubevirtMachine, &key, object.clone()).await?;
         Ok(object)
     }
 

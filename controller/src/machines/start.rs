@@ -16,7 +16,7 @@ use crate::cluster::key::Key;
 use crate::kinds::pool::HolderKind;
 use crate::kinds::virtual_machine::{NetworkData, VirtualMachine};
 use crate::ledger::types::Stopped;
-use crate::machines::index::Index;
+use crate::machines::known_machines::KnownMachines;
 use crate::machines::proof::kind_of;
 use crate::machines::step::Notice;
 use crate::machines::view::Chosen;
@@ -195,7 +195,7 @@ impl Work<'_> {
 }
 
 /// Whether an object of a name holds an address, or has a record without a lease.
-fn is_held(index: &Index, holders: &BTreeSet<Machine>, key: &Key) -> bool {
+fn is_held(index: &KnownMachines, holders: &BTreeSet<Machine>, key: &Key) -> bool {
     let mut holders = holders.range(key.holder(HolderKind::default(), "")..);
     holders.next().is_some_and(|holder| Key::of_machine(holder) == *key) || !index.earlier_of(key).is_empty()
 }

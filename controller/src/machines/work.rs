@@ -27,8 +27,8 @@ use crate::kinds::pool::HolderKind;
 use crate::kinds::virtual_machine::VirtualMachine;
 use crate::ledger::adoption;
 use crate::ledger::registry::RegistryHandle;
-use crate::machines::index::Index;
-use crate::machines::kind::{Kind, Kinds};
+use crate::machines::kind::{Kinds, MachineKind};
+use crate::machines::known_machines::KnownMachines;
 use crate::machines::source::CLAIM_LABEL;
 use crate::machines::step::Notice;
 use crate::machines::view::View;
@@ -60,7 +60,7 @@ pub struct Machines {
 pub(super) struct Work<'m> {
     pub(super) machines: &'m Machines,
     pub(super) kinds: Kinds,
-    pub(super) index: Mutex<Index>,
+    pub(super) index: Mutex<KnownMachines>,
     /// Whether KubevirtMachines may have a status map. `false` after the API server has dropped the map from a write.
     pub(super) has_status_map: AtomicBool,
     /// VirtualMachines that need a pass because the pass of another name has found a lease for them.
@@ -97,12 +97,12 @@ impl Machines {
 
 impl Work<'_> {
     /// Watches each kind.
-    pub(super) fn watches_of_kinds(&self) -> Vec<BoxStream<'static, (Kind, Change)>> {
+    pub(super) fn watches_of_kinds(&self) -> Vec<BoxStream<'static, (MachineKind, Change)>> {
         let watches = self.kinds.all().map(|kind| {
             let client = self.machines.client.clone();
             let api = Api::all_with(client, &kind.resource());
             let config = match kind {
-                Kind::AddressClaim(_) => watcher::Config::default().labels(CLAIM_LABEL),
+                MachineKind::AddressClaim(_) => watcher::Config::default().labels(CLAIM_LABEL),
                 _ => watcher::Config::default(),
             };
             changes_of(api, config).map(move |change| (kind, change)).boxed()
@@ -111,11 +111,11 @@ impl Work<'_> {
     }
 
     /// Updates the index. Returns the names that may need a pass.
-    pub(super) fn note_object(&self, kind: Kind, change: Change) -> BTreeSet<Key> {
+    pub(super) fn note_object(&self, kind: MachineKind, change: Change) -> BTreeSet<Key> {
         match kind {
-            Kind::KubevirtMachine | Kind::AddressClaim(_) | Kind::IpamClaim => {}
-            Kind::VirtualMachine => self.machines.macs.vm(&change),
-            Kind::Instance => {
+            MachineKind::KubevirtMachine | MachineKind::AddressClaim(_) | MachineKind::IpamClaim => {}
+            MachineKind::VirtualMachine => self.machines.macs.vm(&change),
+            MachineKind::Instance => {
                 self.machines.macs.instance(&change);
                 self.machines.reports.instance(&change);
             }
@@ -157,7 +157,7 @@ impl Work<'_> {
     }
 
     /// Reads an object from the API server into the index. A pass reads only objects of its own name.
-    pub(super) async fn read(&self, kind: Kind, key: &Key) -> Result<Option<Object>, Error> {
+    pub(super) async fn read(&self, kind: MachineKind, key: &Key) -> Result<Option<Object>, Error> {
         let known = self.index().version(kind, key);
         let object = ask(self.api(kind, key).get_opt(&key.name)).await?;
         self.index().take(kind, key, known, object.clone());
@@ -166,7 +166,7 @@ impl Work<'_> {
 
     /// Updates the index with the object that a write stored. `false`: the write was not stored, and the object is read
     /// again into the index.
-    pub(super) async fn take(&self, kind: Kind, key: &Key, object: Option<Object>) -> Result<bool, Error> {
+    pub(super) async fn take(&self, kind: MachineKind, key: &Key, object: Option<Object>) -> Result<bool, Error> {
         match object {
             // The object was known before the write. If a watch has reported its deletion since, the index ignores the
             // response.
@@ -195,12 +195,12 @@ impl Work<'_> {
     /// Publishes an event about the VirtualMachine and an event about its KubevirtMachine.
     pub(super) fn publish_events(&self, view: &View, notice: &Notice) {
         if let Some(vm) = &view.vm {
-            self.publish_about(reference_to(Kind::VirtualMachine, &vm.metadata), notice);
+            self.publish_about(reference_to(MachineKind::VirtualMachine, &vm.metadata), notice);
         }
         let label = view.vm.as_ref().map(VirtualMachine::kubevirt_machine);
         let is_own = label.is_none_or(|label| label.as_ref() == Some(&view.key));
         if let Some(machine) = view.machine.as_ref().filter(|_| is_own) {
-            self.publish_about(reference_to(Kind::KubevirtMachine, &machine.metadata), notice);
+            self.publish_about(reference_to(MachineKind::KubevirtMachine, &machine.metadata), notice);
         }
     }
 
@@ -211,20 +211,20 @@ impl Work<'_> {
     }
 
     /// Returns the kind of IPAddressClaims. `Err`: the API server does not serve them.
-    pub(super) fn claims(&self) -> Result<Kind, Error> {
+    pub(super) fn claims(&self) -> Result<MachineKind, Error> {
         let version = self.kinds.claims.ok_or_else(|| Error::NotReady("no IPAddressClaims are served".to_owned()))?;
-        Ok(Kind::AddressClaim(version))
+        Ok(MachineKind::AddressClaim(version))
     }
 
     pub(super) fn addresses(&self, key: &Key) -> Result<Api<Object>, Error> {
-        let Kind::AddressClaim(version) = self.claims()? else { return Err(Error::Behind) };
+        let MachineKind::AddressClaim(version) = self.claims()? else { return Err(Error::Behind) };
         let kind = cluster_api::addresses(version);
         Ok(Api::namespaced_with(self.machines.client.clone(), &key.namespace, &kind))
     }
 
     /// Returns the API for objects of a kind in the namespace of a name. The API uses [`Object`], because a user can
     /// write an object that only this type can read.
-    pub(super) fn api(&self, kind: Kind, key: &Key) -> Api<Object> {
+    pub(super) fn api(&self, kind: MachineKind, key: &Key) -> Api<Object> {
         Api::namespaced_with(self.machines.client.clone(), &key.namespace, &kind.resource())
     }
 
@@ -232,7 +232,7 @@ impl Work<'_> {
         Api::namespaced_with(self.machines.client.clone(), &key.namespace, &ApiResource::erase::<Secret>(&()))
     }
 
-    pub(super) fn index(&self) -> MutexGuard<'_, Index> {
+    pub(super) fn index(&self) -> MutexGuard<'_, KnownMachines> {
         self.index.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -242,11 +242,11 @@ pub(super) async fn answered(write: impl Future<Output = kube::Result<Object>>) 
     ask(write).await
 }
 
-pub(super) fn reference(kind: Kind, machine: &Machine) -> ObjectReference {
+pub(super) fn reference(kind: MachineKind, machine: &Machine) -> ObjectReference {
     let Machine { namespace, name, uid, .. } = machine.clone();
     events::reference(&kind.resource(), Some(namespace), name, Some(uid))
 }
 
-fn reference_to(kind: Kind, metadata: &ObjectMeta) -> ObjectReference {
+fn reference_to(kind: MachineKind, metadata: &ObjectMeta) -> ObjectReference {
     reference(kind, &Key::of(metadata).holder(HolderKind::default(), kubevirt_machine::uid(metadata)))
 }

@@ -54,7 +54,7 @@ pub enum Part {
 
 /// The pools of a cluster, and facts about them.
 #[derive(Debug, Default)]
-pub struct Index {
+pub struct KnownPools {
     pools: BTreeMap<PoolId, Arc<KnownPool>>,
     /// The machines and claims that each pool may serve.
     memberships: BTreeMap<PoolId, Membership>,
@@ -67,7 +67,7 @@ const IN_USE: &str = "InUse";
 
 // === impl Index ===
 
-impl Index {
+impl KnownPools {
     /// Replaces the pools.
     pub fn set(&mut self, pools: BTreeMap<PoolId, Arc<KnownPool>>) {
         self.pools = pools;
@@ -407,7 +407,7 @@ mod tests {
         PoolObject { metadata: metadata(Some("clusters"), name, second), spec: Ok(spec), status: None }
     }
 
-    impl Index {
+    impl KnownPools {
         fn apply(&mut self, object: PoolObject) {
             let pool = KnownPool::read(object);
             self.pools.insert(pool.checked.id.clone(), Arc::new(pool));
@@ -418,14 +418,14 @@ mod tests {
         }
     }
 
-    fn index<const N: usize>(pools: [PoolObject; N]) -> Index {
-        let mut index = Index::default();
+    fn index<const N: usize>(pools: [PoolObject; N]) -> KnownPools {
+        let mut index = KnownPools::default();
         pools.into_iter().for_each(|pool| index.apply(pool));
         index
     }
 
     /// The names of the pools that allocate addresses.
-    fn serving(index: &Index) -> Vec<String> {
+    fn serving(index: &KnownPools) -> Vec<String> {
         let (pools, suspended) = index.pools();
         pools.into_iter().map(|pool| pool.name().to_owned()).filter(|name| !suspended.contains(name)).collect()
     }
@@ -471,7 +471,7 @@ mod tests {
     }
 
     /// The condition `Ready` of each pool whose status would be written.
-    fn ready(index: &Index) -> Vec<(String, [String; 3])> {
+    fn ready(index: &KnownPools) -> Vec<(String, [String; 3])> {
         let updates = index.updates(&Observations::new(), at(100));
         updates.iter().map(|update| (update.id.to_string(), condition(update, "Ready"))).collect()
     }
@@ -950,7 +950,7 @@ mod tests {
         });
         let mut global = valid.clone();
         global["metadata"]["namespace"] = json!(null);
-        let mut index = Index::default();
+        let mut index = KnownPools::default();
         index.apply(PoolObject::read(serde_json::from_value(honest).unwrap()));
         let mut check = |object: crate::cluster::object::Object| {
             // A pool can reserve addresses of its own network, so this pool must not move to the network of the other

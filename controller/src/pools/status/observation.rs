@@ -57,7 +57,7 @@ pub type Observations = BTreeMap<String, Observation>;
 
 /// Returns the state of the pools in the registry. `usage` is the result of [`Allocator::usage`]. `unreadable` has the
 /// name of each lease that cannot be read, with the reason. `groups` is the result of
-/// [`Index::groups`](super::Index::groups).
+/// [`KnownPools::groups`](super::KnownPools::groups).
 #[must_use]
 pub fn observe(
     allocator: &Allocator,

@@ -24,7 +24,7 @@ use crate::kinds::kubevirt_machine::{Instance, KubevirtMachine, read_records_of_
 use crate::kinds::network_data::DIGEST_ANNOTATION;
 use crate::kinds::pool::HolderKind;
 use crate::kinds::virtual_machine::VirtualMachine;
-use crate::machines::kind::Kind;
+use crate::machines::kind::MachineKind;
 use crate::machines::source::{CLAIM_LABEL, MachineClaim};
 use crate::machines::view::{Chosen, Memory};
 use crate::pools::changed::is_same;
@@ -33,7 +33,7 @@ use crate::pools::selection::{MachinePool, OpenPools, Selected, Selection};
 
 /// All known objects of machines, with the pools that select them.
 #[derive(Debug, Default)]
-pub(super) struct Index {
+pub(super) struct KnownMachines {
     machines: Newest<Key, KubevirtMachine>,
     vms: Newest<Key, VirtualMachine>,
     instances: Newest<Key, Instance>,
@@ -54,7 +54,7 @@ pub(super) struct Index {
     /// The pools that serve each existing VirtualMachine.
     selected: BTreeMap<Key, Chosen>,
     /// Number of VirtualMachines that each pool serves, and whether a number has changed since the last
-    /// [`Index::take_numbers`].
+    /// [`KnownMachines::take_numbers`].
     numbers: (BTreeMap<PoolId, u32>, bool),
     /// State of each name that the controller keeps only in memory.
     memory: BTreeMap<Key, Memory>,
@@ -66,9 +66,9 @@ pub(super) struct Index {
 
 // === impl Index ===
 
-impl Index {
+impl KnownMachines {
     /// Notes a change that a watch reports. Returns the names whose decision may have changed.
-    pub(super) fn note(&mut self, kind: Kind, change: Change) -> BTreeSet<Key> {
+    pub(super) fn note(&mut self, kind: MachineKind, change: Change) -> BTreeSet<Key> {
         let names = change.note_in(
             self,
             |index, object| index.apply(kind, object),
@@ -95,28 +95,28 @@ impl Index {
 
     /// Notes how far the watch of a kind has come. Returns the objects that the watch should have reported by now and
     /// has not reported: these objects are gone.
-    fn follow(&mut self, kind: Kind, progress: &Progress<Key>) -> Vec<Key> {
+    fn follow(&mut self, kind: MachineKind, progress: &Progress<Key>) -> Vec<Key> {
         match kind {
-            Kind::KubevirtMachine => self.machines.follow(progress),
-            Kind::VirtualMachine => self.vms.follow(progress),
-            Kind::Instance => self.instances.follow(progress),
-            Kind::AddressClaim(_) => self.claims.follow(progress),
-            Kind::IpamClaim => self.ipam_claims.follow(progress),
+            MachineKind::KubevirtMachine => self.machines.follow(progress),
+            MachineKind::VirtualMachine => self.vms.follow(progress),
+            MachineKind::Instance => self.instances.follow(progress),
+            MachineKind::AddressClaim(_) => self.claims.follow(progress),
+            MachineKind::IpamClaim => self.ipam_claims.follow(progress),
         }
     }
 
     /// Stores an object. Returns the names whose decision may have changed.
-    pub(super) fn apply(&mut self, kind: Kind, object: Object) -> BTreeSet<Key> {
+    pub(super) fn apply(&mut self, kind: MachineKind, object: Object) -> BTreeSet<Key> {
         let (key, version) = (Key::of(&object.metadata), version_of(&object.metadata));
         if let Some(changed) = &mut self.changed {
             changed.insert(key.clone());
         }
         match kind {
-            Kind::KubevirtMachine => {
+            MachineKind::KubevirtMachine => {
                 let machine = KubevirtMachine::read(object);
                 if self.machines.apply(key.clone(), version, machine) { [key].into() } else { BTreeSet::new() }
             }
-            Kind::VirtualMachine => {
+            MachineKind::VirtualMachine => {
                 let vm = VirtualMachine::read(object);
                 let selected = self.choose(&vm);
                 let is_freed = self.is_freed(&key, &vm);
@@ -127,11 +127,11 @@ impl Index {
                 self.select(&key, Some(selected));
                 [key].into()
             }
-            Kind::Instance => {
+            MachineKind::Instance => {
                 let instance = Instance::read(object);
                 if self.instances.apply(key.clone(), version, instance) { [key].into() } else { BTreeSet::new() }
             }
-            Kind::AddressClaim(_) => {
+            MachineKind::AddressClaim(_) => {
                 let claim = match MachineClaim::read(object) {
                     Ok(claim) => claim,
                     Err(problem) => {
@@ -142,7 +142,7 @@ impl Index {
                 let vm = claim.vm();
                 if self.claims.apply(key.clone(), version, claim) { [vm].into() } else { BTreeSet::new() }
             }
-            Kind::IpamClaim => {
+            MachineKind::IpamClaim => {
                 let claim = IpamClaim::read(object);
                 let vms = self.vms_of(&claim);
                 if self.ipam_claims.apply(key.clone(), version, claim) { vms } else { BTreeSet::new() }
@@ -152,19 +152,20 @@ impl Index {
 
     /// Stores the object in a response. The watch may report the object later. Returns the names whose decision may
     /// have changed.
-    pub(super) fn store(&mut self, kind: Kind, object: Object) -> BTreeSet<Key> {
+    pub(super) fn store(&mut self, kind: MachineKind, object: Object) -> BTreeSet<Key> {
         let key = Key::of(&object.metadata);
         // The watch of IPAddressClaims reports only claims with this label.
         let is_watched = object.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(CLAIM_LABEL));
-        let is_expected = self.version(kind, &key).is_none() && (is_watched || !matches!(kind, Kind::AddressClaim(_)));
+        let is_expected =
+            self.version(kind, &key).is_none() && (is_watched || !matches!(kind, MachineKind::AddressClaim(_)));
         let names = self.apply(kind, object);
         match kind {
             _ if !is_expected => {}
-            Kind::KubevirtMachine => self.machines.expect(&key),
-            Kind::VirtualMachine => self.vms.expect(&key),
-            Kind::Instance => self.instances.expect(&key),
-            Kind::AddressClaim(_) => self.claims.expect(&key),
-            Kind::IpamClaim => self.ipam_claims.expect(&key),
+            MachineKind::KubevirtMachine => self.machines.expect(&key),
+            MachineKind::VirtualMachine => self.vms.expect(&key),
+            MachineKind::Instance => self.instances.expect(&key),
+            MachineKind::AddressClaim(_) => self.claims.expect(&key),
+            MachineKind::IpamClaim => self.ipam_claims.expect(&key),
         }
         names
     }
@@ -172,34 +173,34 @@ impl Index {
     /// Removes an object that is gone. Returns the names whose decision may have changed.
     ///
     /// `version` is the last version of the object. `None`: a list no longer contains the object.
-    pub(super) fn remove(&mut self, kind: Kind, key: &Key, version: Option<u64>) -> BTreeSet<Key> {
+    pub(super) fn remove(&mut self, kind: MachineKind, key: &Key, version: Option<u64>) -> BTreeSet<Key> {
         let vms = match kind {
-            Kind::AddressClaim(_) => self.claims.get(key).map(MachineClaim::vm).into_iter().collect(),
-            Kind::IpamClaim => self.ipam_claims.get(key).map(|claim| self.vms_of(claim)).unwrap_or_default(),
+            MachineKind::AddressClaim(_) => self.claims.get(key).map(MachineClaim::vm).into_iter().collect(),
+            MachineKind::IpamClaim => self.ipam_claims.get(key).map(|claim| self.vms_of(claim)).unwrap_or_default(),
             _ => BTreeSet::new(),
         };
         let is_gone = match kind {
-            Kind::AddressClaim(_) => self.claims.remove(key, version),
-            Kind::IpamClaim => self.ipam_claims.remove(key, version),
-            Kind::KubevirtMachine => self.machines.remove(key, version),
-            Kind::VirtualMachine => self.vms.remove(key, version),
-            Kind::Instance => self.instances.remove(key, version),
+            MachineKind::AddressClaim(_) => self.claims.remove(key, version),
+            MachineKind::IpamClaim => self.ipam_claims.remove(key, version),
+            MachineKind::KubevirtMachine => self.machines.remove(key, version),
+            MachineKind::VirtualMachine => self.vms.remove(key, version),
+            MachineKind::Instance => self.instances.remove(key, version),
         };
         match kind {
             _ if !is_gone => BTreeSet::new(),
-            Kind::AddressClaim(_) | Kind::IpamClaim => vms,
-            Kind::KubevirtMachine => {
+            MachineKind::AddressClaim(_) | MachineKind::IpamClaim => vms,
+            MachineKind::KubevirtMachine => {
                 self.remember(key, |memory| memory.is_retry_logged = false);
                 [key.clone()].into()
             }
-            Kind::VirtualMachine => {
+            MachineKind::VirtualMachine => {
                 self.select(key, None);
                 self.remember(key, |memory| {
                     (memory.notice, memory.is_retry_logged, memory.is_freed) = (None, false, false);
                 });
                 [key.clone()].into()
             }
-            Kind::Instance => [key.clone()].into(),
+            MachineKind::Instance => [key.clone()].into(),
         }
     }
 
@@ -211,30 +212,36 @@ impl Index {
     /// may be older than the deletion, so the response is ignored: the watch would not report the deletion again. If
     /// the response is newer, nothing is lost, because the watch also reports the object that was created after the
     /// deletion.
-    pub(super) fn take(&mut self, kind: Kind, key: &Key, known: Option<u64>, object: Option<Object>) -> BTreeSet<Key> {
+    pub(super) fn take(
+        &mut self,
+        kind: MachineKind,
+        key: &Key,
+        known: Option<u64>,
+        object: Option<Object>,
+    ) -> BTreeSet<Key> {
         match (object, known) {
             (Some(_), Some(_)) if self.version(kind, key).is_none() => {}
             (Some(object), _) => return self.store(kind, object),
             (None, None) => {}
             (None, Some(version)) => match kind {
-                Kind::KubevirtMachine => self.machines.forget(key, version),
-                Kind::VirtualMachine => self.vms.forget(key, version),
-                Kind::Instance => self.instances.forget(key, version),
-                Kind::AddressClaim(_) => self.claims.forget(key, version),
-                Kind::IpamClaim => self.ipam_claims.forget(key, version),
+                MachineKind::KubevirtMachine => self.machines.forget(key, version),
+                MachineKind::VirtualMachine => self.vms.forget(key, version),
+                MachineKind::Instance => self.instances.forget(key, version),
+                MachineKind::AddressClaim(_) => self.claims.forget(key, version),
+                MachineKind::IpamClaim => self.ipam_claims.forget(key, version),
             },
         }
         BTreeSet::new()
     }
 
     /// Returns the known version of an object. `None`: the object is unknown.
-    pub(super) fn version(&self, kind: Kind, key: &Key) -> Option<u64> {
+    pub(super) fn version(&self, kind: MachineKind, key: &Key) -> Option<u64> {
         match kind {
-            Kind::KubevirtMachine => self.machines.version(key),
-            Kind::VirtualMachine => self.vms.version(key),
-            Kind::Instance => self.instances.version(key),
-            Kind::AddressClaim(_) => self.claims.version(key),
-            Kind::IpamClaim => self.ipam_claims.version(key),
+            MachineKind::KubevirtMachine => self.machines.version(key),
+            MachineKind::VirtualMachine => self.vms.version(key),
+            MachineKind::Instance => self.instances.version(key),
+            MachineKind::AddressClaim(_) => self.claims.version(key),
+            MachineKind::IpamClaim => self.ipam_claims.version(key),
         }
     }
 
@@ -369,7 +376,7 @@ impl Index {
         self.changed.get_or_insert_default();
     }
 
-    /// Returns the names that were collected since [`Index::begin_adoption`], and ends the collection.
+    /// Returns the names that were collected since [`KnownMachines::begin_adoption`], and ends the collection.
     pub(super) fn end_adoption(&mut self) -> BTreeSet<Key> {
         self.changed.take().unwrap_or_default()
     }
@@ -669,7 +676,7 @@ mod tests {
 
     #[test]
     fn a_machine_that_was_created_and_deleted_between_two_lists_is_forgotten() {
-        let (mut index, machine, kind) = (Index::default(), key("n", "w"), Kind::KubevirtMachine);
+        let (mut index, machine, kind) = (KnownMachines::default(), key("n", "w"), MachineKind::KubevirtMachine);
         for change in [Change::Lists, Change::Listed, Change::Lists] {
             assert_eq!(index.note(kind, change), [].into());
         }
@@ -682,7 +689,7 @@ mod tests {
 
     #[test]
     fn a_machine_from_a_response_stays_known_when_the_watch_reports_the_machine_later() {
-        let (mut index, kind) = (Index::default(), Kind::KubevirtMachine);
+        let (mut index, kind) = (KnownMachines::default(), MachineKind::KubevirtMachine);
         index.note(kind, Change::Listed);
         index.take(kind, &key("n", "w"), None, Some(object("n", "w", 5, &json!({}))));
         // The watch has not reached the version of the machine yet.
@@ -701,67 +708,70 @@ mod tests {
 
     #[test]
     fn a_pass_is_urgent_until_the_guest_has_started_or_a_machine_without_a_guest_is_annotated() {
-        let (mut index, name) = (Index::default(), key("n", "w"));
+        let (mut index, name) = (KnownMachines::default(), key("n", "w"));
         assert!(index.may_wait(&name), "another machine may wait for the addresses of a machine that is gone");
-        index.apply(Kind::VirtualMachine, object("n", "w", 1, &json!({})));
+        index.apply(MachineKind::VirtualMachine, object("n", "w", 1, &json!({})));
         assert!(index.may_wait(&name));
         let annotations = json!({"kubevirt.cluster.x-k8s.io/allocated-ip-eno101": r#"["10.0.0.8/16"]"#});
         let annotated = json!({"metadata": {"annotations": annotations}});
-        index.apply(Kind::VirtualMachine, object("n", "w", 2, &annotated));
+        index.apply(MachineKind::VirtualMachine, object("n", "w", 2, &annotated));
         assert!(!index.may_wait(&name));
         for (version, phase, expected) in [(3, "Pending", true), (4, "Scheduling", true), (5, "Running", false)] {
-            index.apply(Kind::Instance, object("n", "w", version, &json!({"status": {"phase": phase}})));
+            index.apply(MachineKind::Instance, object("n", "w", version, &json!({"status": {"phase": phase}})));
             assert_eq!(index.may_wait(&name), expected, "{phase}");
         }
         // The guest runs, and only the annotation is missing.
-        index.apply(Kind::VirtualMachine, object("n", "w", 6, &json!({})));
+        index.apply(MachineKind::VirtualMachine, object("n", "w", 6, &json!({})));
         assert!(!index.may_wait(&name));
     }
 
     #[test]
     fn a_machine_that_got_its_first_lease_during_the_start_is_not_served_yet() {
-        let (mut index, name) = (Index::default(), key("n", "w"));
-        index.apply(Kind::VirtualMachine, object("n", "w", 1, &json!({})));
+        let (mut index, name) = (KnownMachines::default(), key("n", "w"));
+        index.apply(MachineKind::VirtualMachine, object("n", "w", 1, &json!({})));
         assert_eq!([false, true].map(|had_addresses| index.is_served(&name, had_addresses)), [false, true]);
         let annotations = json!({"kubevirt.cluster.x-k8s.io/allocated-ip-eno101": r#"["10.0.0.8/16"]"#});
-        index.apply(Kind::VirtualMachine, object("n", "w", 2, &json!({"metadata": {"annotations": annotations}})));
+        index.apply(
+            MachineKind::VirtualMachine,
+            object("n", "w", 2, &json!({"metadata": {"annotations": annotations}})),
+        );
         assert!(index.is_served(&name, false));
-        index.apply(Kind::Instance, object("n", "w", 3, &json!({"status": {"phase": "Scheduling"}})));
+        index.apply(MachineKind::Instance, object("n", "w", 3, &json!({"status": {"phase": "Scheduling"}})));
         assert!(!index.is_served(&name, true));
     }
 
     #[test]
     fn an_older_version_never_replaces_a_newer_one() {
-        let mut index = Index::default();
+        let mut index = KnownMachines::default();
         let names: BTreeSet<Key> = [key("n", "w")].into();
-        assert_eq!(index.apply(Kind::VirtualMachine, object("n", "w", 9, &json!({}))), names);
-        assert_eq!(index.apply(Kind::VirtualMachine, object("n", "w", 8, &json!({}))), [].into());
-        assert_eq!(index.remove(Kind::VirtualMachine, &key("n", "w"), Some(8)), [].into());
-        assert_eq!(index.remove(Kind::VirtualMachine, &key("n", "w"), Some(10)), names);
+        assert_eq!(index.apply(MachineKind::VirtualMachine, object("n", "w", 9, &json!({}))), names);
+        assert_eq!(index.apply(MachineKind::VirtualMachine, object("n", "w", 8, &json!({}))), [].into());
+        assert_eq!(index.remove(MachineKind::VirtualMachine, &key("n", "w"), Some(8)), [].into());
+        assert_eq!(index.remove(MachineKind::VirtualMachine, &key("n", "w"), Some(10)), names);
         assert_eq!(index.vm(&key("n", "w")), None);
     }
 
     #[test]
     fn a_machine_that_a_consistent_read_did_not_find_is_not_revived_by_a_late_event() {
-        let mut index = Index::default();
-        index.apply(Kind::Instance, object("n", "w", 9, &json!({})));
-        index.take(Kind::Instance, &key("n", "w"), Some(9), None);
-        assert_eq!(index.apply(Kind::Instance, object("n", "w", 9, &json!({}))), [].into());
+        let mut index = KnownMachines::default();
+        index.apply(MachineKind::Instance, object("n", "w", 9, &json!({})));
+        index.take(MachineKind::Instance, &key("n", "w"), Some(9), None);
+        assert_eq!(index.apply(MachineKind::Instance, object("n", "w", 9, &json!({}))), [].into());
         assert_eq!(index.instance(&key("n", "w")), None);
-        index.remove(Kind::Instance, &key("n", "w"), Some(10));
-        assert_eq!(index.apply(Kind::Instance, object("n", "w", 12, &json!({}))), [key("n", "w")].into());
+        index.remove(MachineKind::Instance, &key("n", "w"), Some(10));
+        assert_eq!(index.apply(MachineKind::Instance, object("n", "w", 12, &json!({}))), [key("n", "w")].into());
     }
 
     #[test]
     fn a_late_response_does_not_revive_an_object_whose_deletion_the_watch_has_reported() {
-        let mut index = Index::default();
+        let mut index = KnownMachines::default();
         let (w, late) = (key("n", "w"), || Some(object("n", "w", 9, &json!({}))));
-        index.apply(Kind::VirtualMachine, object("n", "w", 8, &json!({})));
-        index.remove(Kind::VirtualMachine, &w, Some(10));
-        assert_eq!(index.take(Kind::VirtualMachine, &w, Some(8), late()), [].into());
+        index.apply(MachineKind::VirtualMachine, object("n", "w", 8, &json!({})));
+        index.remove(MachineKind::VirtualMachine, &w, Some(10));
+        assert_eq!(index.take(MachineKind::VirtualMachine, &w, Some(8), late()), [].into());
         assert_eq!(index.vm(&w), None);
         // A later request may find a new object before the watch reports it.
-        assert_eq!(index.take(Kind::VirtualMachine, &w, None, late()), [w].into());
+        assert_eq!(index.take(MachineKind::VirtualMachine, &w, None, late()), [w].into());
     }
 
     /// Returns the specification of a KubevirtMachine whose VirtualMachine is in this namespace.
@@ -771,33 +781,36 @@ mod tests {
 
     #[test]
     fn a_kubevirt_machine_whose_virtual_machine_is_in_another_namespace_counts_as_absent() {
-        let mut index = Index::default();
-        index.apply(Kind::KubevirtMachine, object("n", "w", 1, &template("infra")));
+        let mut index = KnownMachines::default();
+        index.apply(MachineKind::KubevirtMachine, object("n", "w", 1, &template("infra")));
         assert_eq!((index.machine(&key("n", "w")), index.by_age()), (None, vec![]));
-        assert_eq!(index.apply(Kind::KubevirtMachine, object("n", "w", 2, &template("n"))), [key("n", "w")].into());
+        assert_eq!(
+            index.apply(MachineKind::KubevirtMachine, object("n", "w", 2, &template("n"))),
+            [key("n", "w")].into()
+        );
         assert_eq!(index.machine(&key("n", "w")).unwrap().metadata.uid.as_deref(), Some("n-w"));
     }
 
     #[test]
     fn objects_that_name_a_machine_of_another_namespace_affect_only_their_own_name() {
-        let mut index = Index::default();
-        index.apply(Kind::KubevirtMachine, object("n", "w", 1, &json!({})));
+        let mut index = KnownMachines::default();
+        index.apply(MachineKind::KubevirtMachine, object("n", "w", 1, &json!({})));
         let labels = json!({"metadata": {"labels": {
             "capk.cluster.x-k8s.io/kubevirt-machine-name": "w", "capk.cluster.x-k8s.io/kubevirt-machine-namespace": "n",
         }}});
         let own: BTreeSet<Key> = [key("evil", "w")].into();
-        assert_eq!(index.apply(Kind::VirtualMachine, object("evil", "w", 2, &labels)), own);
-        assert_eq!(index.apply(Kind::Instance, object("evil", "w", 3, &labels)), own);
-        assert_eq!(index.apply(Kind::KubevirtMachine, object("evil", "w", 4, &template("n"))), own);
+        assert_eq!(index.apply(MachineKind::VirtualMachine, object("evil", "w", 2, &labels)), own);
+        assert_eq!(index.apply(MachineKind::Instance, object("evil", "w", 3, &labels)), own);
+        assert_eq!(index.apply(MachineKind::KubevirtMachine, object("evil", "w", 4, &template("n"))), own);
         let holder = key("n", "w").holder(HolderKind::KubevirtMachine, "n-w");
         assert!(!index.note_earlier(&holder));
         assert_eq!(["n", "evil"].map(|namespace| index.is_machine_of(&holder, &key(namespace, "w"))), [true, false]);
-        assert_eq!(index.remove(Kind::KubevirtMachine, &key("evil", "w"), None), own);
+        assert_eq!(index.remove(MachineKind::KubevirtMachine, &key("evil", "w"), None), own);
     }
 
     #[test]
     fn a_holder_in_another_namespace_is_known_for_its_virtual_machine_until_its_release() {
-        let mut index = Index::default();
+        let mut index = KnownMachines::default();
         let (holder, vm) = (Machine::new("n", "w", "m-1").with_vm_in("infra"), key("infra", "w"));
         assert_eq!([index.note_earlier(&holder), index.note_earlier(&holder)], [true, false]);
         // A claim names the holder without the namespace of the VirtualMachine. The holder is the same machine
@@ -810,14 +823,14 @@ mod tests {
 
     #[test]
     fn a_claim_affects_the_virtual_machine_whose_name_is_in_the_name_of_the_claim() {
-        let mut index = Index::default();
-        index.apply(Kind::VirtualMachine, object("n", "w", 1, &json!({})));
-        index.apply(Kind::VirtualMachine, object("n", "w.x", 2, &json!({})));
-        assert_eq!(index.apply(Kind::IpamClaim, object("n", "w.net1", 3, &json!({}))), [key("n", "w")].into());
+        let mut index = KnownMachines::default();
+        index.apply(MachineKind::VirtualMachine, object("n", "w", 1, &json!({})));
+        index.apply(MachineKind::VirtualMachine, object("n", "w.x", 2, &json!({})));
+        assert_eq!(index.apply(MachineKind::IpamClaim, object("n", "w.net1", 3, &json!({}))), [key("n", "w")].into());
         let names = [key("n", "w"), key("n", "w.x")].into();
-        assert_eq!(index.apply(Kind::IpamClaim, object("n", "w.x.net1", 4, &json!({}))), names);
-        assert_eq!(index.remove(Kind::IpamClaim, &key("n", "w.x.net1"), Some(5)), names);
-        let kind = Kind::AddressClaim(Version::V1Beta2);
+        assert_eq!(index.apply(MachineKind::IpamClaim, object("n", "w.x.net1", 4, &json!({}))), names);
+        assert_eq!(index.remove(MachineKind::IpamClaim, &key("n", "w.x.net1"), Some(5)), names);
+        let kind = MachineKind::AddressClaim(Version::V1Beta2);
         let note = r#"{"kind":"VirtualMachine","machine":{"namespace":"n","name":"w","uid":"u"},"interface":"eno101"}"#;
         let claim = json!({"metadata": {"annotations": {"ipam.glowplug.dev/claimant": note}}});
         assert_eq!(index.apply(kind, object("n", "w-eno101", 6, &claim)), [key("n", "w")].into());
@@ -844,8 +857,8 @@ mod tests {
             "networks": [{"name": "a", "multus": {"networkName": "n/a"}}],
         });
         let vm = object("n", "w", 1, &json!({"spec": {"template": {"spec": spec}}}));
-        let mut index = Index::default();
-        index.apply(Kind::VirtualMachine, vm);
+        let mut index = KnownMachines::default();
+        index.apply(MachineKind::VirtualMachine, vm);
         let names: BTreeSet<Key> = [key("n", "w")].into();
         assert_eq!(index.set_pools(pools(&json!({}))), names);
         for other in [json!({}), json!({"excludedAddresses": ["10.0.0.9"]})] {
@@ -882,8 +895,8 @@ mod tests {
         });
         let annotations = json!({(format!("{ANNOTATION_PREFIX}eno101")): "[\"10.0.0.8/24\"]"});
         let template = json!({"metadata": {"annotations": annotations}, "spec": {"template": {"spec": spec}}});
-        let mut index = Index::default();
-        index.apply(Kind::VirtualMachine, object("n", "w", 1, &template));
+        let mut index = KnownMachines::default();
+        index.apply(MachineKind::VirtualMachine, object("n", "w", 1, &template));
         let (names, none): (BTreeSet<Key>, BTreeSet<Key>) = ([key("n", "w")].into(), BTreeSet::new());
         let unchanged = json!({});
         assert_eq!(index.set_pools(pools(&["10.0.0.8/31"], &["10.0.0.16"], &unchanged)), names);
@@ -923,11 +936,11 @@ mod tests {
             "domain": {"devices": {"interfaces": [{"name": "a", "bridge": {}}]}},
             "networks": [{"name": "a", "multus": {"networkName": "n/a"}}],
         });
-        let mut index = Index::default();
+        let mut index = KnownMachines::default();
         for (version, (name, address)) in (1..).zip([("w", "10.0.0.8/24"), ("x", "10.1.0.8/24")]) {
             let annotations = json!({(format!("{ANNOTATION_PREFIX}eno101")): json!([address]).to_string()});
             let vm = json!({"metadata": {"annotations": annotations}, "spec": {"template": {"spec": spec}}});
-            index.apply(Kind::VirtualMachine, object("n", name, version, &vm));
+            index.apply(MachineKind::VirtualMachine, object("n", name, version, &vm));
         }
         let both: BTreeSet<Key> = ["w", "x"].map(|name| key("n", name)).into();
         assert_eq!(index.set_pools(pools(&["10.0.0", "10.1.0"])), both);
@@ -947,7 +960,7 @@ mod tests {
         let map = json!({"eno102": ["10.0.0.9/16"], "eno103": "x 10.0.0.10"});
         let objects = [
             (
-                Kind::KubevirtMachine,
+                MachineKind::KubevirtMachine,
                 "KubevirtMachine",
                 "w",
                 json!({
@@ -956,9 +969,9 @@ mod tests {
                     "status": {"allocatedBootstrapAddresses": map},
                 }),
             ),
-            (Kind::VirtualMachine, "VirtualMachine", "w", json!({"spec": {"template": annotated}})),
+            (MachineKind::VirtualMachine, "VirtualMachine", "w", json!({"spec": {"template": annotated}})),
             (
-                Kind::Instance,
+                MachineKind::Instance,
                 "VirtualMachineInstance",
                 "orphan",
                 json!({
@@ -966,7 +979,7 @@ mod tests {
                 }),
             ),
         ];
-        let (mut index, mut whole) = (Index::default(), Objects::default());
+        let (mut index, mut whole) = (KnownMachines::default(), Objects::default());
         for (version, (kind, name, of, changes)) in (1..).zip(objects) {
             let object = object("n", of, version, &changes);
             read_records(&mut whole, name, &object);
@@ -984,10 +997,10 @@ mod tests {
 
     #[test]
     fn the_removal_of_the_annotation_by_a_user_is_remembered_until_the_machine_has_a_reference() {
-        let mut index = Index::default();
+        let mut index = KnownMachines::default();
         let noted = |uid: Option<&str>| json!({"metadata": {"annotations": {"ipam.glowplug.dev/left-alone": uid}}});
         let mut apply = |version, changes: &Value| {
-            index.apply(Kind::VirtualMachine, object("n", "w", version, changes));
+            index.apply(MachineKind::VirtualMachine, object("n", "w", version, changes));
             index.memory(&key("n", "w")).is_freed
         };
         assert!(!apply(1, &json!({})));
@@ -1006,12 +1019,12 @@ mod tests {
 
     #[test]
     fn names_come_in_the_order_of_their_oldest_object() {
-        let mut index = Index::default();
+        let mut index = KnownMachines::default();
         let at = |second: u32| json!({"metadata": {"creationTimestamp": format!("2026-08-01T10:00:{second:02}Z")}});
-        index.apply(Kind::VirtualMachine, object("n", "a", 1, &at(30)));
-        index.apply(Kind::VirtualMachine, object("n", "b", 2, &at(20)));
-        index.apply(Kind::KubevirtMachine, object("n", "a", 3, &at(10)));
-        index.apply(Kind::Instance, object("n", "orphan", 4, &at(40)));
+        index.apply(MachineKind::VirtualMachine, object("n", "a", 1, &at(30)));
+        index.apply(MachineKind::VirtualMachine, object("n", "b", 2, &at(20)));
+        index.apply(MachineKind::KubevirtMachine, object("n", "a", 3, &at(10)));
+        index.apply(MachineKind::Instance, object("n", "orphan", 4, &at(40)));
         assert_eq!(index.by_age(), [key("n", "a"), key("n", "b"), key("n", "orphan")]);
     }
 }

@@ -14,7 +14,7 @@ use crate::pools::facts::Facts;
 
 /// All known IPAMClaims, networks and pools.
 #[derive(Debug, Default)]
-pub(crate) struct Index {
+pub(crate) struct KnownIpamClaims {
     claims: Newest<Key, IpamClaim>,
     /// Claims whose addresses the registry has adopted.
     adopted: BTreeSet<Key>,
@@ -31,16 +31,16 @@ pub(crate) struct Index {
 
 /// The watched kinds.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Kind {
+pub(crate) enum IpamKind {
     Claim,
     Attachment,
 }
 
 // === impl Index ===
 
-impl Index {
+impl KnownIpamClaims {
     /// Notes a change that a watch reports. Returns the names whose decision may have changed.
-    pub(crate) fn note(&mut self, kind: Kind, change: Change) -> BTreeSet<Key> {
+    pub(crate) fn note(&mut self, kind: IpamKind, change: Change) -> BTreeSet<Key> {
         change.note_in(
             self,
             |index, object| index.apply(kind, object),
@@ -51,19 +51,19 @@ impl Index {
 
     /// Notes how far the watch of a kind has come. Returns the objects that are gone, because the watch has passed
     /// their versions without a report.
-    fn follow(&mut self, kind: Kind, progress: &Progress<Key>) -> Vec<Key> {
+    fn follow(&mut self, kind: IpamKind, progress: &Progress<Key>) -> Vec<Key> {
         match kind {
-            Kind::Claim => self.claims.follow(progress),
-            Kind::Attachment => Vec::new(),
+            IpamKind::Claim => self.claims.follow(progress),
+            IpamKind::Attachment => Vec::new(),
         }
     }
 
     /// Stores an object. Returns the names whose decision may have changed.
-    pub(crate) fn apply(&mut self, kind: Kind, object: Object) -> BTreeSet<Key> {
+    pub(crate) fn apply(&mut self, kind: IpamKind, object: Object) -> BTreeSet<Key> {
         let key = Key::of(&object.metadata);
         match kind {
-            Kind::Claim => self.apply_claim(IpamClaim::read(object)),
-            Kind::Attachment => self.set_network(key, network_name(&object)),
+            IpamKind::Claim => self.apply_claim(IpamClaim::read(object)),
+            IpamKind::Attachment => self.set_network(key, network_name(&object)),
         }
     }
 
@@ -71,7 +71,7 @@ impl Index {
     pub(crate) fn store(&mut self, claim: Object) {
         let key = Key::of(&claim.metadata);
         let is_unknown = self.version(&key).is_none();
-        self.apply(Kind::Claim, claim);
+        self.apply(IpamKind::Claim, claim);
         if is_unknown {
             self.claims.expect(&key);
         }
@@ -80,8 +80,8 @@ impl Index {
     /// Removes an object. Returns the names whose decision may have changed.
     ///
     /// `version` is the last version of the object. `None` when a list no longer has the object.
-    pub(crate) fn remove(&mut self, kind: Kind, key: &Key, version: Option<u64>) -> BTreeSet<Key> {
-        if kind == Kind::Attachment {
+    pub(crate) fn remove(&mut self, kind: IpamKind, key: &Key, version: Option<u64>) -> BTreeSet<Key> {
+        if kind == IpamKind::Attachment {
             return self.set_network(key.clone(), None);
         }
         let former =
@@ -93,7 +93,7 @@ impl Index {
         [key.clone()].into()
     }
 
-    /// Stores the answer to a consistent read of a claim, like [`crate::claims::index::Index::take`].
+    /// Stores the answer to a consistent read of a claim, like [`crate::claims::known_claims::KnownIpamClaims::take`].
     pub(crate) fn take(&mut self, key: &Key, known: Option<u64>, object: Option<Object>) -> bool {
         match (object, known) {
             (Some(_), Some(_)) if self.version(key).is_none() => return false,
@@ -337,21 +337,21 @@ mod tests {
     }
 
     /// An index with the claim `n/honest.net1` on the pool `n/p`, and with a pool in the namespace `evil`.
-    fn index() -> Index {
-        let mut index = Index::default();
+    fn index() -> KnownIpamClaims {
+        let mut index = KnownIpamClaims::default();
         let facts = |namespace: &str| {
             let attachment = Some(key(namespace, "net"));
             PoolFacts { uid: "pool".to_owned(), sticky: false, ready: Ok(()), claims: Namespaces::every(), attachment }
         };
         index.set_pools([("n/p".to_owned(), facts("n")), ("evil/p".to_owned(), facts("evil"))].into());
-        index.apply(Kind::Attachment, serde_json::from_value(attachment("n")).unwrap());
+        index.apply(IpamKind::Attachment, serde_json::from_value(attachment("n")).unwrap());
         let honest = claim(&key("n", "honest.net1"), "10.0.0.8");
-        index.apply(Kind::Claim, serde_json::from_value(honest).unwrap());
+        index.apply(IpamKind::Claim, serde_json::from_value(honest).unwrap());
         index
     }
 
     /// Returns what the index knows about the claim `n/honest.net1`, and the next request for the claim.
-    fn state(index: &Index) -> impl PartialEq + use<> {
+    fn state(index: &KnownIpamClaims) -> impl PartialEq + use<> {
         let honest = key("n", "honest.net1");
         let unrecorded: Vec<(IpamClaim, PoolId)> =
             index.unrecorded(None).into_iter().filter(|(claim, _)| claim.key() == honest).collect();
@@ -379,12 +379,12 @@ mod tests {
         let before = state(&index());
         for hostile in [key("n", "hostile.net1"), key("evil", "honest.net1")] {
             let mut index = index();
-            index.apply(Kind::Attachment, serde_json::from_value(attachment("evil")).unwrap());
+            index.apply(IpamKind::Attachment, serde_json::from_value(attachment("evil")).unwrap());
             for deleted in [None, Some("2026-08-14T10:00:00Z")] {
                 let mut valid = claim(&hostile, "10.0.0.9");
                 valid["metadata"]["deletionTimestamp"] = json!(deleted);
                 each_object(&valid, |object| {
-                    index.apply(Kind::Claim, object);
+                    index.apply(IpamKind::Claim, object);
                     let registered = RegisteredPool {
                         network: "n/blue".to_owned(),
                         interface: "eno101".parse().unwrap(),
@@ -396,7 +396,7 @@ mod tests {
                     check(&view);
                     view.guests = Some(Vec::new());
                     check(&view);
-                    index.remove(Kind::Claim, &hostile, None);
+                    index.remove(IpamKind::Claim, &hostile, None);
                     check(&index.view(&hostile));
                     index.forget(&hostile, index.view(&hostile).former.keys().next().cloned().as_deref().unwrap_or(""));
                 });
@@ -412,7 +412,7 @@ mod tests {
         let mut named = 0;
         each_object(&attachment("evil"), |object| {
             named += u32::from(network_name(&object).is_some());
-            index.apply(Kind::Attachment, object);
+            index.apply(IpamKind::Attachment, object);
             assert!(state(&index) == before);
         });
         assert!(named > 20, "{named}");

@@ -18,7 +18,7 @@ const LATEST: Duration = Duration::from_secs(300);
 
 /// Index of the known claims, IPAddresses, Clusters and pools.
 #[derive(Debug)]
-pub(crate) struct Index {
+pub(crate) struct KnownClaims {
     version: Version,
     /// Value of the label that selects claims. Empty: claims need no label.
     watch_filter: String,
@@ -46,7 +46,7 @@ pub(crate) struct Index {
 
 /// The watched kinds.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Kind {
+pub(crate) enum ClaimKind {
     Claim,
     Address,
     Cluster,
@@ -54,7 +54,7 @@ pub(crate) enum Kind {
 
 // === impl Index ===
 
-impl Index {
+impl KnownClaims {
     pub(crate) fn new(version: Version, watch_filter: &str) -> Self {
         Self {
             version,
@@ -72,7 +72,7 @@ impl Index {
     }
 
     /// Notes a change that a watch reports. Returns the names whose decision may have changed.
-    pub(crate) fn note(&mut self, kind: Kind, change: Change) -> BTreeSet<Key> {
+    pub(crate) fn note(&mut self, kind: ClaimKind, change: Change) -> BTreeSet<Key> {
         change.note_in(
             self,
             |index, object| index.apply(kind, object),
@@ -83,33 +83,33 @@ impl Index {
 
     /// Notes how far the watch of a kind has come. Returns the objects that are gone, because the watch has passed
     /// their versions without a report.
-    fn follow(&mut self, kind: Kind, progress: &Progress<Key>) -> Vec<Key> {
+    fn follow(&mut self, kind: ClaimKind, progress: &Progress<Key>) -> Vec<Key> {
         match kind {
-            Kind::Claim => self.claims.follow(progress),
-            Kind::Address => self.addresses.follow(progress),
-            Kind::Cluster => self.clusters.follow(progress),
+            ClaimKind::Claim => self.claims.follow(progress),
+            ClaimKind::Address => self.addresses.follow(progress),
+            ClaimKind::Cluster => self.clusters.follow(progress),
         }
     }
 
     /// Stores an object. Returns the names whose decision may have changed.
-    pub(crate) fn apply(&mut self, kind: Kind, object: Object) -> BTreeSet<Key> {
+    pub(crate) fn apply(&mut self, kind: ClaimKind, object: Object) -> BTreeSet<Key> {
         let key = Key::of(&object.metadata);
         match kind {
-            Kind::Claim => match IpAddressClaim::read(object) {
+            ClaimKind::Claim => match IpAddressClaim::read(object) {
                 Ok(claim) => self.apply_claim(claim),
                 Err(error) => {
                     tracing::error!(claim = %key, %error, "ignored an IPAddressClaim that cannot be read");
                     BTreeSet::new()
                 }
             },
-            Kind::Address => match IpAddress::read(object) {
+            ClaimKind::Address => match IpAddress::read(object) {
                 Ok(address) => self.apply_address(address),
                 Err(error) => {
                     tracing::error!(address = %key, %error, "ignored an IPAddress that cannot be read");
                     BTreeSet::new()
                 }
             },
-            Kind::Cluster => {
+            ClaimKind::Cluster => {
                 let (is_paused, before) = (is_paused(&object), self.clusters.get(&key).copied());
                 let is_news = self.clusters.apply(key.clone(), version_of(&object.metadata), is_paused);
                 self.of_cluster(&key, is_news && before != Some(is_paused))
@@ -119,7 +119,7 @@ impl Index {
 
     /// Stores an object from a response. The watch may report the same object later. Returns the names whose decision
     /// may have changed.
-    pub(crate) fn store(&mut self, kind: Kind, object: Object) -> BTreeSet<Key> {
+    pub(crate) fn store(&mut self, kind: ClaimKind, object: Object) -> BTreeSet<Key> {
         let key = Key::of(&object.metadata);
         let is_unknown = self.version(kind, &key).is_none();
         let names = self.apply(kind, object);
@@ -127,16 +127,16 @@ impl Index {
         // report does not mean that it is gone.
         let is_ours = |pool: &PoolRef| pool.resolve(&key.namespace).is_some();
         match kind {
-            Kind::Claim
+            ClaimKind::Claim
                 if is_unknown && self.claims.get(&key).is_some_and(|it| it.pool.concerns_us(&key.namespace)) =>
             {
                 self.claims.expect(&key);
             }
-            Kind::Address if is_unknown && self.addresses.get(&key).is_some_and(|it| is_ours(&it.pool)) => {
+            ClaimKind::Address if is_unknown && self.addresses.get(&key).is_some_and(|it| is_ours(&it.pool)) => {
                 self.addresses.expect(&key);
             }
-            Kind::Cluster if is_unknown => self.clusters.expect(&key),
-            Kind::Claim | Kind::Address | Kind::Cluster => {}
+            ClaimKind::Cluster if is_unknown => self.clusters.expect(&key),
+            ClaimKind::Claim | ClaimKind::Address | ClaimKind::Cluster => {}
         }
         names
     }
@@ -154,9 +154,9 @@ impl Index {
     /// Removes an object. Returns the names whose decision may have changed.
     ///
     /// `version` is the last version of the object. `None` when a list no longer has the object.
-    pub(crate) fn remove(&mut self, kind: Kind, key: &Key, version: Option<u64>) -> BTreeSet<Key> {
+    pub(crate) fn remove(&mut self, kind: ClaimKind, key: &Key, version: Option<u64>) -> BTreeSet<Key> {
         match kind {
-            Kind::Claim => {
+            ClaimKind::Claim => {
                 let uid = self.claims.get(key).map(|claim| claim.uid().to_owned());
                 if !self.claims.remove(key, version) {
                     return BTreeSet::new();
@@ -164,7 +164,7 @@ impl Index {
                 uid.into_iter().for_each(|uid| self.note_former(key, uid));
                 [key.clone()].into()
             }
-            Kind::Address => {
+            ClaimKind::Address => {
                 let address = self.addresses.get(key).cloned();
                 if !self.addresses.remove(key, version) {
                     return BTreeSet::new();
@@ -172,7 +172,7 @@ impl Index {
                 address.iter().for_each(|address| self.note_recorded(address));
                 [key.clone()].into()
             }
-            Kind::Cluster => {
+            ClaimKind::Cluster => {
                 let is_removed = self.clusters.remove(key, version);
                 self.of_cluster(key, is_removed)
             }
@@ -182,7 +182,7 @@ impl Index {
     /// Stores the answer to a consistent read. `known` is the version that the index had before the read. Returns
     /// `false` if the answer may be older than a deletion that a watch has reported. Then the object must be read
     /// again.
-    pub(crate) fn take(&mut self, kind: Kind, key: &Key, known: Option<u64>, object: Option<Object>) -> bool {
+    pub(crate) fn take(&mut self, kind: ClaimKind, key: &Key, known: Option<u64>, object: Option<Object>) -> bool {
         match (object, known) {
             (Some(_), Some(_)) if self.version(kind, key).is_none() => return false,
             (Some(object), _) => drop(self.store(kind, object)),
@@ -194,31 +194,31 @@ impl Index {
     }
 
     /// Returns the newest known version of an object. `None`: the object is unknown.
-    pub(crate) fn version(&self, kind: Kind, key: &Key) -> Option<u64> {
+    pub(crate) fn version(&self, kind: ClaimKind, key: &Key) -> Option<u64> {
         match kind {
-            Kind::Claim => self.claims.version(key),
-            Kind::Address => self.addresses.version(key),
-            Kind::Cluster => self.clusters.version(key),
+            ClaimKind::Claim => self.claims.version(key),
+            ClaimKind::Address => self.addresses.version(key),
+            ClaimKind::Cluster => self.clusters.version(key),
         }
     }
 
     /// Records that the object of a name no longer exists, where `version` is its last known version. The watch reports
     /// the deletion later.
-    pub(crate) fn end(&mut self, kind: Kind, key: &Key, version: u64) {
+    pub(crate) fn end(&mut self, kind: ClaimKind, key: &Key, version: u64) {
         match kind {
-            Kind::Claim => {
+            ClaimKind::Claim => {
                 let uid = self.claims.get(key).map(|claim| claim.uid().to_owned());
                 self.claims.forget(key, version);
                 let is_gone = self.claims.get(key).is_none();
                 uid.filter(|_| is_gone).into_iter().for_each(|uid| self.note_former(key, uid));
             }
-            Kind::Address => {
+            ClaimKind::Address => {
                 let address = self.addresses.get(key).cloned();
                 self.addresses.forget(key, version);
                 let is_gone = self.addresses.get(key).is_none();
                 address.filter(|_| is_gone).iter().for_each(|address| self.note_recorded(address));
             }
-            Kind::Cluster => self.clusters.forget(key, version),
+            ClaimKind::Cluster => self.clusters.forget(key, version),
         }
     }
 
@@ -485,31 +485,31 @@ mod tests {
         Key { namespace: "n".to_owned(), name: name.to_owned() }
     }
 
-    fn index() -> Index {
-        Index::new(Version::V1Beta2, "")
+    fn index() -> KnownClaims {
+        KnownClaims::new(Version::V1Beta2, "")
     }
 
-    fn version(index: &Index) -> Option<u64> {
+    fn version(index: &KnownClaims) -> Option<u64> {
         index.view(&key("a")).claim.map(|claim| version_of(&claim.metadata))
     }
 
     #[test]
     fn a_claim_that_was_created_and_deleted_between_two_lists_is_gone() {
         let mut index = index();
-        assert!(index.take(Kind::Claim, &key("a"), None, Some(claim("a", "u1", 9))));
-        index.note(Kind::Claim, Change::Apply(claim("b", "u2", 10)));
-        assert_eq!(index.note(Kind::Claim, Change::Listed), [key("a")].into());
-        assert_eq!(index.version(Kind::Claim, &key("a")), None);
+        assert!(index.take(ClaimKind::Claim, &key("a"), None, Some(claim("a", "u1", 9))));
+        index.note(ClaimKind::Claim, Change::Apply(claim("b", "u2", 10)));
+        assert_eq!(index.note(ClaimKind::Claim, Change::Listed), [key("a")].into());
+        assert_eq!(index.version(ClaimKind::Claim, &key("a")), None);
         assert_eq!(index.view(&key("a")).former, ["u1".to_owned()].into());
     }
 
     #[test]
     fn an_older_version_never_replaces_a_newer_one() {
         let mut index = index();
-        assert_eq!(index.apply(Kind::Claim, claim("a", "u1", 9)), [key("a")].into());
-        assert_eq!(index.apply(Kind::Claim, claim("a", "u1", 8)), [].into());
+        assert_eq!(index.apply(ClaimKind::Claim, claim("a", "u1", 9)), [key("a")].into());
+        assert_eq!(index.apply(ClaimKind::Claim, claim("a", "u1", 8)), [].into());
         assert_eq!(version(&index), Some(9));
-        assert_eq!(index.remove(Kind::Claim, &key("a"), Some(8)), [].into());
+        assert_eq!(index.remove(ClaimKind::Claim, &key("a"), Some(8)), [].into());
         assert_eq!(version(&index), Some(9));
     }
 
@@ -517,13 +517,13 @@ mod tests {
     fn an_ipaddress_of_another_provider_stays_known_after_the_watch_reports_newer_objects() {
         let (mut index, mut foreign) = (index(), address("a", 5));
         foreign.data["spec"]["poolRef"]["kind"] = "InClusterIPPool".into();
-        index.note(Kind::Address, Change::Listed);
+        index.note(ClaimKind::Address, Change::Listed);
         // The index ignores an IPAddress of another provider as long as no claim has the same name.
-        assert_eq!(index.note(Kind::Address, Change::Apply(foreign.clone())), [].into());
-        index.note(Kind::Claim, Change::Apply(claim("a", "u1", 6)));
-        index.take(Kind::Address, &key("a"), None, Some(foreign));
-        assert_eq!(index.note(Kind::Address, Change::Apply(address("b", 7))), [key("b")].into());
-        assert_eq!(index.version(Kind::Address, &key("a")), Some(5));
+        assert_eq!(index.note(ClaimKind::Address, Change::Apply(foreign.clone())), [].into());
+        index.note(ClaimKind::Claim, Change::Apply(claim("a", "u1", 6)));
+        index.take(ClaimKind::Address, &key("a"), None, Some(foreign));
+        assert_eq!(index.note(ClaimKind::Address, Change::Apply(address("b", 7))), [key("b")].into());
+        assert_eq!(index.version(ClaimKind::Address, &key("a")), Some(5));
     }
 
     #[test]
@@ -538,29 +538,29 @@ mod tests {
         };
         let mut index = index();
         index.forget(&key("a"), "u1");
-        index.note(Kind::Address, Change::Apply(owned("a", "u1", 5)));
+        index.note(ClaimKind::Address, Change::Apply(owned("a", "u1", 5)));
         assert_eq!(index.view(&key("a")).former, ["u1".to_owned()].into());
         // A restore may create an IPAddress whose claim this leader has never seen.
-        index.note(Kind::Address, Change::Apply(owned("b", "u2", 6)));
+        index.note(ClaimKind::Address, Change::Apply(owned("b", "u2", 6)));
         assert_eq!(index.view(&key("b")).former, [].into());
     }
 
     #[test]
     fn a_claim_that_has_ended_is_not_revived_by_a_late_event() {
         let mut index = index();
-        index.apply(Kind::Claim, claim("a", "u1", 9));
-        index.end(Kind::Claim, &key("a"), 9);
+        index.apply(ClaimKind::Claim, claim("a", "u1", 9));
+        index.end(ClaimKind::Claim, &key("a"), 9);
         index.forget(&key("a"), "u1");
-        assert_eq!(index.apply(Kind::Claim, claim("a", "u1", 9)), [].into());
+        assert_eq!(index.apply(ClaimKind::Claim, claim("a", "u1", 9)), [].into());
         assert!(index.view(&key("a")).is_empty());
-        assert_eq!(index.apply(Kind::Claim, claim("a", "u2", 12)), [key("a")].into());
+        assert_eq!(index.apply(ClaimKind::Claim, claim("a", "u2", 12)), [key("a")].into());
     }
 
     #[test]
     fn a_removed_claim_is_noted_as_an_earlier_claim_that_may_hold_an_address() {
         let mut index = index();
-        index.apply(Kind::Claim, claim("a", "u1", 9));
-        assert_eq!(index.remove(Kind::Claim, &key("a"), Some(10)), [key("a")].into());
+        index.apply(ClaimKind::Claim, claim("a", "u1", 9));
+        assert_eq!(index.remove(ClaimKind::Claim, &key("a"), Some(10)), [key("a")].into());
         assert_eq!(index.view(&key("a")).former, ["u1".to_owned()].into());
         index.forget(&key("a"), "u1");
         assert_eq!(index.by_age(), []);
@@ -569,50 +569,54 @@ mod tests {
     #[test]
     fn a_changed_cluster_affects_its_claims() {
         let mut index = index();
-        index.apply(Kind::Claim, claim("a", "u1", 1));
+        index.apply(ClaimKind::Claim, claim("a", "u1", 1));
         let cluster = |name: &str, version: u64, paused: bool| {
             let metadata = json!({"namespace": "n", "name": name, "resourceVersion": version.to_string()});
             object(json!({"metadata": metadata, "spec": {"paused": paused}}))
         };
         assert_eq!(index.view(&key("a")).cluster, Cluster::Absent);
-        assert_eq!(index.apply(Kind::Cluster, cluster("c2", 2, true)), [].into());
-        assert_eq!(index.apply(Kind::Cluster, cluster("c1", 3, true)), [key("a")].into());
+        assert_eq!(index.apply(ClaimKind::Cluster, cluster("c2", 2, true)), [].into());
+        assert_eq!(index.apply(ClaimKind::Cluster, cluster("c1", 3, true)), [key("a")].into());
         assert_eq!(index.view(&key("a")).cluster, Cluster::Paused);
-        assert_eq!(index.apply(Kind::Cluster, cluster("c1", 4, true)), [].into());
-        assert_eq!(index.apply(Kind::Cluster, cluster("c1", 5, false)), [key("a")].into());
-        assert_eq!(index.store(Kind::Cluster, cluster("c1", 4, true)), [].into(), "a list may be older than the watch");
+        assert_eq!(index.apply(ClaimKind::Cluster, cluster("c1", 4, true)), [].into());
+        assert_eq!(index.apply(ClaimKind::Cluster, cluster("c1", 5, false)), [key("a")].into());
+        assert_eq!(
+            index.store(ClaimKind::Cluster, cluster("c1", 4, true)),
+            [].into(),
+            "a list may be older than the watch"
+        );
         assert_eq!(index.view(&key("a")).cluster, Cluster::Running);
-        assert_eq!(index.remove(Kind::Cluster, &key("c1"), None), [key("a")].into());
+        assert_eq!(index.remove(ClaimKind::Cluster, &key("c1"), None), [key("a")].into());
         assert_eq!(index.view(&key("a")).cluster, Cluster::Absent);
     }
 
     #[test]
     fn a_cluster_that_only_a_list_has_is_gone_after_the_watch_has_passed_its_version() {
         let mut index = index();
-        index.apply(Kind::Claim, claim("a", "u1", 1));
-        index.note(Kind::Cluster, Change::Lists);
-        index.note(Kind::Cluster, Change::Listed);
+        index.apply(ClaimKind::Claim, claim("a", "u1", 1));
+        index.note(ClaimKind::Cluster, Change::Lists);
+        index.note(ClaimKind::Cluster, Change::Listed);
         let cluster = |name: &str, version: u64| {
             object(json!({"metadata": {"namespace": "n", "name": name, "resourceVersion": version.to_string()}}))
         };
-        assert_eq!(index.store(Kind::Cluster, cluster("c1", 3)), [key("a")].into());
+        assert_eq!(index.store(ClaimKind::Cluster, cluster("c1", 3)), [key("a")].into());
         assert_eq!(index.view(&key("a")).cluster, Cluster::Running);
-        assert_eq!(index.note(Kind::Cluster, Change::Apply(cluster("c2", 4))), [key("a")].into());
+        assert_eq!(index.note(ClaimKind::Cluster, Change::Apply(cluster("c2", 4))), [key("a")].into());
         assert_eq!(index.view(&key("a")).cluster, Cluster::Absent);
     }
 
     #[test]
     fn an_ipaddress_is_noted_as_unrecorded_until_the_registry_has_it() {
         let mut index = index();
-        index.apply(Kind::Address, address("a", 1));
+        index.apply(ClaimKind::Address, address("a", 1));
         let known = index.view(&key("a")).address.unwrap();
         let unrecorded =
             |claim: Option<&str>| vec![Unrecorded { address: known.clone(), claim: claim.map(str::to_owned) }];
         assert_eq!(index.unrecorded(None), unrecorded(None), "its claim may come");
-        index.apply(Kind::Claim, claim("a", "u1", 2));
+        index.apply(ClaimKind::Claim, claim("a", "u1", 2));
         assert_eq!(index.unrecorded(None), unrecorded(Some("u1")));
         index.note_recorded(&known);
-        index.apply(Kind::Address, address("a", 3));
+        index.apply(ClaimKind::Address, address("a", 3));
         assert_eq!(index.unrecorded(None), []);
         index.forget_recorded();
         assert_eq!(index.unrecorded(None).len(), 1, "a pool has new addresses");
@@ -624,24 +628,24 @@ mod tests {
         let metadata = json!({"namespace": "n", "name": "a", "uid": "i1", "resourceVersion": "5"});
         let pool_ref = json!({"apiGroup": "ipam.glowplug.dev", "kind": "StaticIPPool", "name": "p"});
         let spec = json!({"address": "10.0.0.8", "prefix": 24, "claimRef": {"name": "a"}, "poolRef": pool_ref});
-        index.apply(Kind::Address, object(json!({"metadata": metadata, "spec": spec})));
+        index.apply(ClaimKind::Address, object(json!({"metadata": metadata, "spec": spec})));
         let address = index.view(&key("a")).address.unwrap();
         index.note_reserved(&address);
         // When a leader starts, it notes the holders in the registry.
         index.note_holder(&key("a"), "i1");
         assert_eq!(index.view(&key("a")).former, [].into());
-        index.remove(Kind::Address, &key("a"), Some(6));
+        index.remove(ClaimKind::Address, &key("a"), Some(6));
         assert_eq!(index.view(&key("a")).former, ["i1".to_owned()].into(), "its reservation ends");
     }
 
     #[test]
     fn an_ipaddress_is_unrecorded_again_when_its_claim_comes() {
         let mut index = index();
-        index.apply(Kind::Address, address("a", 1));
+        index.apply(ClaimKind::Address, address("a", 1));
         let known = index.addresses.get(&key("a")).unwrap().clone();
         index.note_reserved(&known);
         assert_eq!(index.unrecorded(None), []);
-        index.apply(Kind::Claim, claim("a", "u1", 2));
+        index.apply(ClaimKind::Claim, claim("a", "u1", 2));
         assert_eq!(index.unrecorded(None), [Unrecorded { address: known.clone(), claim: Some("u1".to_owned()) }]);
         index.note_reserved(&known);
         assert_eq!(index.unrecorded(None).len(), 1, "the claim has come before the reservation");
@@ -658,7 +662,7 @@ mod tests {
             let mut index = index();
             let mut known = address("a", 1);
             known.metadata.uid = Some("i1".to_owned());
-            let mut objects = vec![(Kind::Address, known), (Kind::Claim, mistaken(2))];
+            let mut objects = vec![(ClaimKind::Address, known), (ClaimKind::Claim, mistaken(2))];
             if is_claim_first {
                 objects.reverse();
             }
@@ -670,9 +674,9 @@ mod tests {
             assert_eq!((index.unrecorded(None), index.view(&key("a")).former), (vec![], [].into()));
             // A later leader finds the reservation among the holders. Then a user corrects the claim.
             index.note_holder(&key("a"), "i1");
-            index.apply(Kind::Claim, mistaken(3));
+            index.apply(ClaimKind::Claim, mistaken(3));
             assert_eq!((index.unrecorded(None), index.view(&key("a")).former), (vec![], [].into()));
-            index.apply(Kind::Claim, claim("a", "u1", 4));
+            index.apply(ClaimKind::Claim, claim("a", "u1", 4));
             assert_eq!(index.unrecorded(None), [Unrecorded { address: known, claim: Some("u1".to_owned()) }]);
             assert_eq!(index.view(&key("a")).former, ["i1".to_owned()].into());
         }
@@ -680,13 +684,13 @@ mod tests {
 
     #[test]
     fn no_content_of_an_object_changes_the_state_of_another_claim() {
-        let state = |index: &Index| {
+        let state = |index: &KnownClaims| {
             let view = index.view(&key("honest"));
             (view.claim, view.address, view.cluster, index.unrecorded(None).len())
         };
         let mut honest = index();
-        honest.apply(Kind::Claim, claim("honest", "u", 9));
-        honest.apply(Kind::Address, address("honest", 9));
+        honest.apply(ClaimKind::Claim, claim("honest", "u", 9));
+        honest.apply(ClaimKind::Address, address("honest", 9));
         let before = state(&honest);
         let annotations = json!({"annotations": {
             "ipam.glowplug.dev/family": "IPv4", "ipam.glowplug.dev/requested-address": "10.0.0.8",
@@ -695,9 +699,9 @@ mod tests {
         let status = json!({"conditions": [condition], "addressRef": {"name": "a"}});
         let cluster = json!({"metadata": {"namespace": "n", "name": "other"}, "spec": {"paused": true}});
         for (kind, valid) in [
-            (Kind::Claim, serde_json::to_value(claim("hostile", "h", 9)).unwrap()),
-            (Kind::Address, serde_json::to_value(address("hostile", 9)).unwrap()),
-            (Kind::Cluster, cluster),
+            (ClaimKind::Claim, serde_json::to_value(claim("hostile", "h", 9)).unwrap()),
+            (ClaimKind::Address, serde_json::to_value(address("hostile", 9)).unwrap()),
+            (ClaimKind::Cluster, cluster),
         ] {
             let mut valid = valid;
             json_patch::merge(&mut valid, &json!({"metadata": annotations, "status": status}));
