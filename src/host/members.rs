@@ -22,17 +22,22 @@ impl<'a> Members<'a> {
 
     /// Returns a member, unless its value is `null`.
     pub(crate) fn get(&mut self, name: &'static str) -> Option<&'a Value> {
-        self.known.push(name);
+        self.allow(&[name]);
         self.object.get(name).filter(|value| **value != Value::Null)
     }
 
     /// Allows members that are not read.
     pub(crate) fn allow(&mut self, names: &[&'static str]) {
-        self.known.extend(names);
+        for name in names {
+            if !self.known.contains(name) {
+                self.known.push(name);
+            }
+        }
     }
 
-    pub(crate) fn has(&self, name: &str) -> bool {
-        !matches!(self.object.get(name), None | Some(Value::Null))
+    /// Whether a member has a value other than `null`.
+    pub(crate) fn has(&mut self, name: &'static str) -> bool {
+        self.get(name).is_some()
     }
 
     pub(crate) fn text(&mut self, name: &'static str, diagnostics: &mut Diagnostics) -> Option<String> {

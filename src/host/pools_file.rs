@@ -314,6 +314,24 @@ mod tests {
     }
 
     #[test]
+    fn the_members_of_a_misspelt_key_include_those_that_the_pool_lacks() {
+        let subnet = "addresses, excludedAddresses, gateway, nameservers, searchDomains, mtu, routes, machineNetwork, \
+                      prefix";
+        assert_eq!(
+            refusal("{name: a, network: 'n', subnets: [{adresses: [10.0.0.0/24]}]}"),
+            [format!("subnets[0].adresses: unknown key, expected one of {subnet}")]
+        );
+        let spec = "network, interface, addresses, excludedAddresses, preAllocations, gateway, nameservers, \
+                    machineNetwork, allocateReservedIPAddresses, onLinkGateway, addressReuseGracePeriodSeconds, \
+                    searchDomains, mtu, routes, prefix, subnets, sticky, serveIPAMClaims, ignoreNeighbours, priority, \
+                    template, nodePoolRefs, nodePoolRef, namespaceSelector, machineSelector, addressesFrom";
+        assert_eq!(
+            refusal("{kind: StaticIPPool, metadata: {name: a}, spec: {network: 'n', adresses: [10.0.0.0/24]}}"),
+            [format!("spec.adresses: unknown key, expected one of {spec}")]
+        );
+    }
+
+    #[test]
     fn an_unknown_member_of_a_pool_of_the_controller_is_an_error() {
         let pool = |rest: &str| {
             let spec = format!("network: 'n', addresses: [10.0.0.0/24]{rest}");
