@@ -154,7 +154,7 @@ impl Template {
     /// guest knows the NIC by its `id`. The settings of the pools are added where the template has none:
     ///
     /// - If no link has a default route of a family, the first gateway of this family becomes the default route, on the
-    ///   interface of the gateway.
+    ///   interface of the gateway. A warning names each other gateway of the family.
     /// - A route is added if the template has no route to its destination on the interface.
     /// - The name servers of a family are added if the template has no name server of this family, and the search
     ///   domains if it has no search domain.

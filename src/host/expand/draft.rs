@@ -209,16 +209,26 @@ impl Draft {
         self.entries.insert((*interface, family), index);
     }
 
-    /// Adds a default route for each family that has no default route.
+    /// Adds a default route for each family that has no default route. Warns of each gateway that gets no route because an
+    /// earlier interface has the default route of this family.
     pub(super) fn add_default_routes(&mut self, grants: &[Grant<'_>], network: &NetworkConfig) {
         let routes = network.links().iter().flat_map(|link| &link.routes).filter(|route| route.is_default());
-        let mut routed: BTreeSet<Family> = routes.map(|route| Family::of(route.destination().ip())).collect();
+        let in_template: BTreeSet<Family> = routes.map(|route| Family::of(route.destination().ip())).collect();
+        let mut added: BTreeMap<Family, InterfaceName> = BTreeMap::new();
         for grant in grants {
+            let interface = grant.allocation.claimant.interface;
             for gateway in &grant.settings.gateways {
                 let family = Family::of(*gateway);
-                let Some(entry) = self.entry(&grant.allocation.claimant.interface, family) else { continue };
-                if routed.insert(family) {
+                let Some(entry) = self.entry(&interface, family).filter(|_| !in_template.contains(&family)) else {
+                    continue;
+                };
+                if let Some(first) = added.get(&family) {
+                    let path = format!("gateway of interface {interface}");
+                    let because = format!("interface {first} before it has the default route");
+                    self.diagnostics.push(Diagnostic::ignored(path, gateway, &because));
+                } else {
                     add_route(entry, address::everywhere(family), *gateway);
+                    added.insert(family, interface);
                 }
             }
         }
@@ -330,7 +340,10 @@ impl Draft {
                 return Err(ExpandError::Template(std::mem::take(&mut self.diagnostics)));
             }
         };
-        let reading = read_network(text.as_bytes());
+        let mut reading = read_network(text.as_bytes());
+        for warning in self.diagnostics.kept() {
+            reading.diagnostics.push(warning.clone());
+        }
         let network = match reading.meaning {
             Meaning::Network(network) => network,
             Meaning::Unconfigured | Meaning::Disabled => NetworkConfig::default(),

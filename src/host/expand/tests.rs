@@ -205,6 +205,16 @@ fn several_interfaces_share_one_document_with_one_default_route_of_each_family()
         "services": [dns("10.0.0.53")],
     });
     assert_eq!(serde_json::from_str::<Json>(document.text()).unwrap(), expected);
+    let warnings = |document: &Document| document.warnings().iter().map(ToString::to_string).collect::<Vec<_>>();
+    assert_eq!(
+        warnings(&document),
+        [r#"gateway of interface eno102: "10.1.0.1" ignored, interface eno101 before it has the default route"#]
+    );
+    let reversed = template.expand(&[grants[1].clone(), grants[0].clone()]).unwrap();
+    assert_eq!(
+        warnings(&reversed),
+        [r#"gateway of interface eno101: "10.0.0.1" ignored, interface eno102 before it has the default route"#]
+    );
     let twice = template.expand(&[grants[0].clone(), grants[0].clone()]);
     assert_eq!(twice.unwrap_err().to_string(), "interface eno101 is given twice, expected once");
 }

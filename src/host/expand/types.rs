@@ -92,7 +92,7 @@ impl Document {
         Ok(Self { text, warnings })
     }
 
-    /// Warnings of the guest about this document, sorted by their paths in the document.
+    /// Warnings of the guest about this document, and about gateways without a route, sorted by their paths.
     #[must_use]
     pub fn warnings(&self) -> &[Diagnostic] {
         &self.warnings
