@@ -75,7 +75,7 @@ pub enum Disagreement {
         /// The leased address.
         address: IpAddr,
     },
-    /// An object records an address that the ledger does not have. A rebuild adds the address.
+    /// An object records an address that the ledger does not have. A rebuild adds or reserves the address.
     NotLeased {
         /// Where the record was read.
         source: String,
@@ -423,16 +423,21 @@ impl Disagreement {
     /// The disagreement on one line, with the name of the store.
     #[must_use]
     pub fn text(&self, store: Store) -> String {
-        let (name, who_adds) = match store {
-            Store::Ledger => ("the ledger", "rebuild adds it"),
-            Store::Leases => ("the leases", "the controller adds it when it starts"),
+        let name = match store {
+            Store::Ledger => "the ledger",
+            Store::Leases => "the leases",
         };
         match self {
             Self::NotRecorded { claimant, address } => {
                 format!("{address} of {claimant} is in {name}, and no object of the machine records it")
             }
-            Self::NotLeased { source, claimant, address, .. } => {
-                let result = if self.is_right(store) { "and is excluded: it stays with its machine" } else { who_adds };
+            Self::NotLeased { source, claimant, address, is_reserved } => {
+                let result = match (store, is_reserved) {
+                    (Store::Ledger, false) => "rebuild adds it",
+                    (Store::Ledger, true) => "rebuild reserves it",
+                    (Store::Leases, false) => "the controller adds it when it starts",
+                    (Store::Leases, true) => "and is excluded: it stays with its machine",
+                };
                 format!("{source}: {address} of {claimant} is not in {name}, {result}")
             }
             Self::Reported { report: Report { machine, address, source, .. }, holder } => {
@@ -794,13 +799,13 @@ mod tests {
             Claimant { machine: Machine::new("n", "a", "u"), interface: "eno101".parse().unwrap() },
             "10.0.0.1".parse().unwrap(),
         )];
-        let in_ledger = vec![(false, format!("{record} is not in the ledger, rebuild adds it"))];
+        let in_ledger = |does: &str| vec![(false, format!("{record} is not in the ledger, rebuild {does} it"))];
         let excluded =
             vec![(true, format!("{record} is not in the leases, and is excluded: it stays with its machine"))];
         let lost = vec![(false, format!("{record} is not in the leases, the controller adds it when it starts"))];
-        assert_eq!(audit("addresses: [10.0.0.0/24]"), (vec![], lost, in_ledger.clone()));
+        assert_eq!(audit("addresses: [10.0.0.0/24]"), (vec![], lost, in_ledger("adds")));
         for members in ["addresses: [10.0.0.0/24], excludedAddresses: [10.0.0.1]", "addresses: [10.1.0.0/24]"] {
-            assert_eq!(audit(members), (reserved.clone(), excluded.clone(), in_ledger.clone()), "{members}");
+            assert_eq!(audit(members), (reserved.clone(), excluded.clone(), in_ledger("reserves")), "{members}");
         }
     }
 
