@@ -3,12 +3,22 @@
 use std::fs::{self, Permissions};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
 
 /// Prefix of the names of unfinished files. A run that was interrupted may leave such a file.
 pub const UNFINISHED_PREFIX: &str = ".glowplug-";
+
+/// Checks the path of a file that a program writes. `-` means standard input in other options, so it is not the name of an
+/// output file.
+///
+/// # Errors
+///
+/// The path is `-`.
+pub fn output_path(path: PathBuf) -> Result<PathBuf, &'static str> {
+    if path.as_os_str() == "-" { Err("expected the name of a file") } else { Ok(path) }
+}
 
 /// Writes a file of mode 0666 without the bits of the umask. Replaces an existing file. If the path is a symbolic link,
 /// replaces the link itself.

@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Error, Result, anyhow, bail};
+use clap::builder::{PathBufValueParser, TypedValueParser as _};
 use clap::{Args, Parser, Subcommand};
+use glowplug::atomic_file::output_path;
 use glowplug::diagnostic::Diagnostics;
 use glowplug::guest::attributes::{self, Attributes, Key, KeyError, Prefix};
 use glowplug::guest::hostname;
@@ -160,7 +162,7 @@ struct WriteAttributes {
     #[command(flatten)]
     machine: MachineOptions,
     /// Write to this file
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = PathBufValueParser::new().try_map(output_path))]
     output: PathBuf,
     /// Set the prefix of the names
     ///
@@ -174,7 +176,7 @@ struct WriteHostname {
     #[command(flatten)]
     machine: MachineOptions,
     /// Write to this file, such as /sysroot/etc/hostname
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = PathBufValueParser::new().try_map(output_path))]
     output: PathBuf,
 }
 

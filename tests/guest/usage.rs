@@ -27,6 +27,17 @@ fn print_of_a_named_drive_does_not_read_the_kernel_command_line() {
 }
 
 #[test]
+fn a_file_to_write_has_a_name() {
+    let machine = FakeMachine::new();
+    for command in ["attributes", "hostname"] {
+        let run = machine.run(&[command, "--output", "-"]);
+        let expected = "error: invalid value '-' for '--output <FILE>': expected the name of a file\n\n\
+                        For more information, try '--help'.\n";
+        assert_eq!((run.code, run.stderr.as_str()), (Some(2), expected), "{command}");
+    }
+}
+
+#[test]
 fn rd_neednet_is_printed_with_the_option_neednet() {
     let drive = drive(STATIC);
     let path = drive.path("");

@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Error, Result, anyhow, bail};
+use clap::builder::{PathBufValueParser, TypedValueParser as _};
 use clap::{Args, ValueEnum};
+use glowplug::atomic_file::output_path;
 use glowplug::diagnostic::Diagnostic;
 use glowplug::formats::{Meaning, read_network};
 use glowplug::host::address::{is_link_local, parse_address, parse_gateway};
@@ -63,7 +65,7 @@ pub(crate) struct ConfigDriveArgs {
     #[arg(value_name = "NAMESPACE/NAME", value_parser = named)]
     machine: Named,
     /// Write the image to this file
-    #[arg(short, long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE", value_parser = PathBufValueParser::new().try_map(output_path))]
     output: PathBuf,
     /// Label: config-2 or cidata
     ///

@@ -6,6 +6,8 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Args;
+use clap::builder::{PathBufValueParser, TypedValueParser as _};
+use glowplug::atomic_file::output_path;
 use glowplug::host::address::parse_address;
 use glowplug::host::claim::Machine;
 use glowplug::host::ledger::Tenure;
@@ -35,7 +37,7 @@ pub(crate) struct Backup {
     #[command(flatten)]
     ledger: LedgerFile,
     /// New file for the copy
-    #[arg(value_name = "FILE")]
+    #[arg(value_name = "FILE", value_parser = PathBufValueParser::new().try_map(output_path))]
     copy: PathBuf,
     /// Print JSON
     #[arg(long)]

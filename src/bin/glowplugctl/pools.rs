@@ -7,6 +7,8 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use clap::Args;
+use clap::builder::{PathBufValueParser, TypedValueParser as _};
+use glowplug::atomic_file::output_path;
 use glowplug::diagnostic::Diagnostic;
 use glowplug::host::Timestamp;
 use glowplug::host::allocator::{PoolUsage, Rename, Resized, Usage};
@@ -95,7 +97,7 @@ pub(crate) struct Metrics {
     #[command(flatten)]
     ledger: LedgerFile,
     /// Write to this file atomically, for textfile collectors
-    #[arg(short, long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE", value_parser = PathBufValueParser::new().try_map(output_path))]
     output: Option<PathBuf>,
 }
 
