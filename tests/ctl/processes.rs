@@ -132,8 +132,10 @@ fn a_user_with_only_the_right_to_read_the_ledger_gets_lists_and_metrics() {
     assert_eq!(run(&list), (Some(0), 2, String::new()));
     assert_eq!(run(&["metrics", "--pool", "pool", "--ledger", "ledger"]), (Some(0), 20, String::new()));
     let refused = run(&["claim", "--pool", "pool", "--ledger", "ledger", "a/b", "--uid", "c"]);
-    let readonly = "error: ledger: not writable, expected a user who may write the file and its folder\n";
+    let readonly = "error: ledger: not writable, expected the right to write the file and its folder\n";
     assert_eq!(refused, (Some(1), 0, readonly.to_owned()));
+    let refused = run(&["init", "--pool", "pool", "--ledger", "new"]);
+    assert_eq!(refused, (Some(1), 0, readonly.replace("ledger", "new")));
     set_mode(".", 0o755);
     fs::remove_file(path("ledger-wal")).unwrap();
     set_mode(".", 0o555);

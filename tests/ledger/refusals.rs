@@ -55,9 +55,43 @@ fn a_pipe_or_a_directory_is_not_a_ledger() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("pipe");
     nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
-    for path in [path.as_path(), directory.path()] {
-        assert_eq!(refusal(path), format!("{}: not a ledger", path.display()));
+    assert_eq!(refusal(&path), format!("{}: not a ledger", path.display()));
+    let path = directory.path();
+    for open in [SqliteLedger::open, SqliteLedger::open_read_only, SqliteLedger::create] {
+        assert_eq!(open(path).unwrap_err().to_string(), format!("{}: a directory, expected a file", path.display()));
     }
+}
+
+#[test]
+fn a_ledger_that_is_cut_or_has_another_schema_is_damaged() {
+    let directory = tempfile::tempdir().unwrap();
+    let [path, cut] = ["ledger", "cut"].map(|name| directory.path().join(name));
+    registry(&path, [pool("workers", "eth0", "addresses: [10.0.0.0/24]")]);
+    let whole = fs::read(&path).unwrap();
+    fs::write(&cut, &whole[..20_000]).unwrap();
+    assert_eq!(refusal(&cut), format!("{}: damaged (database disk image is malformed)", cut.display()));
+    Connection::open(&path).unwrap().execute_batch("CREATE TABLE further (name TEXT)").unwrap();
+    assert_eq!(refusal(&path), format!("{}: damaged (not the schema of a ledger)", path.display()));
+}
+
+#[test]
+fn damage_that_sqlite_finds_while_it_reads_is_damage_of_the_ledger() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("ledger");
+    let mut open = registry(&path, [pool("workers", "eth0", "addresses: [10.0.0.0/16]")]);
+    let claims: Vec<_> = (0..200).map(|at| claim(&format!("worker-{at}"), at, &["clusters/workers"])).collect();
+    open.claim_all(&claims, time(1)).unwrap();
+    drop(open);
+    let page: i64 = {
+        let rows = Connection::open(&path).unwrap();
+        rows.query_row("SELECT rootpage FROM sqlite_schema WHERE name = 'leases'", [], |row| row.get(0)).unwrap()
+    };
+    let mut bytes = fs::read(&path).unwrap();
+    let start = usize::try_from(page - 1).unwrap() * 4_096;
+    bytes[start..start + 4_096].fill(0xff);
+    fs::write(&path, bytes).unwrap();
+    let error = Registry::open(SqliteLedger::open(&path).unwrap()).unwrap_err();
+    assert_eq!(error.to_string(), "the ledger is damaged: database disk image is malformed");
 }
 
 #[test]

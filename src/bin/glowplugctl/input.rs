@@ -7,7 +7,7 @@ use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Error, Result, anyhow, bail};
 use clap::error::ErrorKind;
 use clap::{ArgGroup, Args, CommandFactory};
 use glowplug::diagnostic::{Diagnostic, Diagnostics, Severity};
@@ -17,7 +17,7 @@ use glowplug::host::Timestamp;
 use glowplug::host::address::parse_interface_address;
 use glowplug::host::claim::{Machine, is_object_name};
 use glowplug::host::expand::Template;
-use glowplug::host::ledger::{OpenError, SqliteLedger};
+use glowplug::host::ledger::{LedgerError, OpenError, SqliteLedger};
 use glowplug::host::pool::{self, Overlap, Overlaps, Pool, PoolSpec, TemplateFacts};
 use glowplug::host::pool_object;
 use glowplug::host::pools_file::read_pools;
@@ -483,15 +483,27 @@ impl LedgerFile {
     fn file(&self, open: Open, log: &Logger) -> Result<SqliteLedger> {
         let ledger = open(&self.ledger).map_err(|error| match &error {
             OpenError::Absent(_) => anyhow!("{error}, expected one that `glowplugctl init` created"),
+            OpenError::NotALedger(_) => anyhow!("{error}, expected a file that `glowplugctl init` created"),
+            OpenError::Damaged(_, what) => self.damaged(what),
             _ => error.into(),
         })?;
         debug!(log, "opened ledger"; "path" => %self.ledger.display());
         Ok(ledger)
     }
 
+    fn damaged(&self, what: &str) -> Error {
+        anyhow!(
+            "{}: damaged ({what}), expected a backup in its place and then `glowplugctl rebuild`",
+            self.ledger.display()
+        )
+    }
+
     /// Opens the file, and compares the given pools with the pools of the ledger.
     fn registry(&self, open: Open, pools: &[Pool], log: &Logger) -> Result<Registry<SqliteLedger>> {
-        let mut registry = Registry::open(self.file(open, log)?)?;
+        let mut registry = Registry::open(self.file(open, log)?).map_err(|error| match &error {
+            LedgerError::Damaged(what) => self.damaged(what),
+            _ => error.into(),
+        })?;
         let state = registry.state()?;
         debug!(log, "read ledger"; "pools" => state.pools().count(), "leases" => state.leases().count());
         for pool in pools {

@@ -20,8 +20,8 @@ use crate::host::change::{Change, Update};
 use crate::host::claim::{HolderKind, Lease, Machine};
 use changes::{Networks, Totals, everything, last_change, path, record, report};
 pub use path::OpenError;
-use path::{check_path, directory_of, network_file_system};
-use rows::{Octets, Time, claimant, reading, sqlite_error, writing};
+use path::{check_path, directory_of, is_writable, network_file_system};
+use rows::{Octets, Time, claimant, is_damage, reading, sqlite_error, writing};
 
 /// A ledger in an SQLite database.
 ///
@@ -193,6 +193,7 @@ impl SqliteLedger {
             Err(_) if access != Access::Create && !path.try_exists().unwrap_or(true) => {
                 return Err(OpenError::Absent(path.to_owned()));
             }
+            Ok(metadata) if metadata.is_dir() => return Err(OpenError::Directory(path.to_owned())),
             // Opening a pipe would wait for a process at its other end.
             Ok(metadata) if !metadata.is_file() => return Err(OpenError::NotALedger(path.to_owned())),
             _ => {}
@@ -201,7 +202,7 @@ impl SqliteLedger {
             return Err(OpenError::NetworkFileSystem(path.to_owned(), kind));
         }
         check_path(path)?;
-        let store = |source| OpenError::Store { path: path.to_owned(), source: sqlite_error(source) };
+        let store = |source| failed(path, source);
         let flags = match access {
             Access::Read => OpenFlags::SQLITE_OPEN_READ_ONLY,
             Access::Write => OpenFlags::SQLITE_OPEN_READ_WRITE,
@@ -210,7 +211,14 @@ impl SqliteLedger {
         let flags = flags | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         // SQLite treats the name `:memory:` as a database in memory, and a name that begins with `file:` as a URI. The
         // prefix `./` avoids both.
-        let mut connection = Connection::open_with_flags(Path::new(".").join(path), flags).map_err(store)?;
+        let opened = Connection::open_with_flags(Path::new(".").join(path), flags);
+        let mut connection = opened.map_err(|source| match source.sqlite_error_code() {
+            // SQLite does not report why it cannot create a file.
+            Some(ErrorCode::CannotOpen) if access == Access::Create && !is_writable(directory_of(path)) => {
+                OpenError::NotWritable(path.to_owned())
+            }
+            _ => store(source),
+        })?;
         connection.busy_handler(Some(wait)).map_err(store)?;
         // This check comes before the first write: the database may belong to another program.
         check_version(&connection, path, access)?;
@@ -222,9 +230,8 @@ impl SqliteLedger {
             Self::prepare(&mut connection, path, access)?;
         }
         connection.execute_batch("PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON").map_err(store)?;
-        let damaged = |source: String| OpenError::Store { path: path.to_owned(), source: source.into() };
         if statements(&connection).map_err(store)? != expected_statements().map_err(store)? {
-            return Err(damaged("the schema is damaged".to_owned()));
+            return Err(OpenError::Damaged(path.to_owned(), "not the schema of a ledger".to_owned()));
         }
         connection.set_prepared_statement_cache_capacity(32);
         let networks = Networks::read(&connection).map_err(store)?;
@@ -233,7 +240,7 @@ impl SqliteLedger {
 
     /// Sets the file up for several processes, and makes a new file a ledger.
     fn prepare(connection: &mut Connection, path: &Path, access: Access) -> Result<(), OpenError> {
-        let store = |source| OpenError::Store { path: path.to_owned(), source: sqlite_error(source) };
+        let store = |source| failed(path, source);
         // When the last connection closes, SQLite would move the log into the file and remove the log. Instead, `drop`
         // moves the content of the log and keeps the log.
         connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(store)?;
@@ -380,13 +387,13 @@ fn check_version(connection: &Connection, path: &Path, access: Access) -> Result
         Some(ErrorCode::NotADatabase) => OpenError::NotALedger(path.to_owned()),
         // Reading the version opens or creates only the log and its index, so the log is the cause of this error.
         Some(ErrorCode::CannotOpen | ErrorCode::ReadOnly) => OpenError::NoLog(path.to_owned()),
-        _ => OpenError::Store { path: path.to_owned(), source: sqlite_error(source) },
+        _ => failed(path, source),
     })?;
     match (id, found) {
         (0, 0) if tables == 0 && access == Access::Create => Ok(0),
         (APPLICATION_ID, VERSION) if access == Access::Create => {
             let pools = connection.query_row("SELECT count(*) FROM pools", [], |row| row.get(0));
-            match pools.map_err(|source| OpenError::Store { path: path.to_owned(), source: sqlite_error(source) })? {
+            match pools.map_err(|source| failed(path, source))? {
                 0_i64 => Ok(VERSION),
                 _ => Err(OpenError::Exists(path.to_owned())),
             }
@@ -395,6 +402,12 @@ fn check_version(connection: &Connection, path: &Path, access: Access) -> Result
         (APPLICATION_ID, 1..) => Err(OpenError::OtherSchema { path: path.to_owned(), found, known: VERSION }),
         _ => Err(OpenError::NotALedger(path.to_owned())),
     }
+}
+
+fn failed(path: &Path, source: rusqlite::Error) -> OpenError {
+    let (path, is_damage) = (path.to_owned(), is_damage(&source));
+    let source = sqlite_error(source);
+    if is_damage { OpenError::Damaged(path, source.to_string()) } else { OpenError::Store { path, source } }
 }
 
 /// The SQL statements that created a database.

@@ -9,6 +9,7 @@ use std::{fmt, fs, io};
 use nix::fcntl::{self, OFlag};
 use nix::sys::stat::Mode;
 use nix::sys::statfs::statfs;
+use nix::unistd::{AccessFlags, access};
 
 /// Why a ledger cannot be opened or created.
 #[derive(Debug)]
@@ -20,14 +21,18 @@ pub enum OpenError {
     Exists(PathBuf),
     /// The file is on a network file system of this kind.
     NetworkFileSystem(PathBuf, &'static str),
+    /// The path is a directory.
+    Directory(PathBuf),
     /// The path is not a file, or the file is empty or no database of this program.
     NotALedger(PathBuf),
+    /// The file is a ledger, or the start of a ledger, and its content is damaged. The string describes the damage.
+    Damaged(PathBuf, String),
     /// The file has, or may have, a second path. The string is the reason. Each path has a log of its own, so two
     /// processes would not see each other's changes.
     SecondPath(PathBuf, String),
     /// The write-ahead log does not exist or cannot be read, and cannot be created.
     NoLog(PathBuf),
-    /// The process has no right to write the file.
+    /// The process has no right to write the file, or to create it in its folder.
     NotWritable(PathBuf),
     /// Another version of this program created the ledger.
     OtherSchema {
@@ -110,6 +115,11 @@ fn kind_of(magic: u32) -> Option<&'static str> {
     NETWORK_FILE_SYSTEMS.iter().find(|(known, _)| *known == magic).map(|(_, kind)| *kind)
 }
 
+/// Whether the process has the right to create files in a folder.
+pub(super) fn is_writable(directory: &Path) -> bool {
+    access(directory, AccessFlags::W_OK | AccessFlags::X_OK).is_ok()
+}
+
 pub(super) fn directory_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
@@ -128,7 +138,9 @@ impl fmt::Display for OpenError {
                 "{}: on a network file system ({kind}), expected a local disk, on which file locks are reliable",
                 path.display()
             ),
+            Self::Directory(path) => write!(f, "{}: a directory, expected a file", path.display()),
             Self::NotALedger(path) => write!(f, "{}: not a ledger", path.display()),
+            Self::Damaged(path, what) => write!(f, "{}: damaged ({what})", path.display()),
             Self::SecondPath(path, why) => {
                 write!(f, "{}: {why}, expected one path: each path would have a log of its own", path.display())
             }
@@ -140,7 +152,7 @@ impl fmt::Display for OpenError {
                 )
             }
             Self::NotWritable(path) => {
-                write!(f, "{}: not writable, expected a user who may write the file and its folder", path.display())
+                write!(f, "{}: not writable, expected the right to write the file and its folder", path.display())
             }
             Self::OtherSchema { path, found, known } => write!(
                 f,

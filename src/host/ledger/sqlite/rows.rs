@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ValueRef};
-use rusqlite::{Row, ToSql};
+use rusqlite::{ErrorCode, Row, ToSql};
 use serde::{Deserialize, Serialize};
 
 use crate::host::change::{Change, milliseconds};
@@ -240,7 +240,7 @@ pub(super) fn machine(row: &Row<'_>, at: usize) -> rusqlite::Result<Machine> {
 }
 
 pub(super) fn writing(source: rusqlite::Error) -> LedgerError {
-    LedgerError::Store { doing: "writing the ledger", source: sqlite_error(source) }
+    failed("writing the ledger", source)
 }
 
 pub(super) fn reading(source: rusqlite::Error) -> LedgerError {
@@ -248,8 +248,19 @@ pub(super) fn reading(source: rusqlite::Error) -> LedgerError {
         rusqlite::Error::FromSqlConversionFailure(..)
         | rusqlite::Error::IntegralValueOutOfRange(..)
         | rusqlite::Error::InvalidColumnType(..) => LedgerError::Damaged(source.to_string()),
-        source => LedgerError::Store { doing: "reading the ledger", source: sqlite_error(source) },
+        source => failed("reading the ledger", source),
     }
+}
+
+fn failed(doing: &'static str, source: rusqlite::Error) -> LedgerError {
+    let is_damage = is_damage(&source);
+    let source = sqlite_error(source);
+    if is_damage { LedgerError::Damaged(source.to_string()) } else { LedgerError::Store { doing, source } }
+}
+
+/// Whether SQLite finds the content of the file damaged.
+pub(super) fn is_damage(error: &rusqlite::Error) -> bool {
+    error.sqlite_error_code() == Some(ErrorCode::DatabaseCorrupt)
 }
 
 /// The message of SQLite without its error code, which has the same meaning.
