@@ -405,14 +405,18 @@ impl Machines {
             };
             return Ok(ReadMachines { machines: named.map(machine).collect(), inventory: None });
         }
-        let (objects, _) = read_objects(&self.lists, log)?;
+        let (objects, count) = read_objects(&self.lists, log)?;
         let machines: Vec<KubevirtMachine> = objects.machines().collect();
         let inventory = objects.inventory();
         for diagnostic in &inventory.diagnostics {
             say(format_args!("error: {diagnostic}"));
         }
-        if machines.is_empty() && inventory.diagnostics.is_empty() {
-            let instead = "name VirtualMachines as arguments, with --uid";
+        if count == 0 {
+            say(format_args!("warning: no objects in the lists, nothing to do: check the namespace"));
+        } else if machines.is_empty() && inventory.diagnostics.is_empty() {
+            // The other formats of `claim` for people and for Kubernetes write a record on a KubevirtMachine.
+            let options = if command == "claim" { "--uid and --format network-data" } else { "--uid" };
+            let instead = format_args!("for VirtualMachines, name them as arguments, with {options}");
             say(format_args!("warning: no KubevirtMachine in the lists, nothing to do: {instead}"));
         }
         Ok(ReadMachines { machines, inventory: Some(inventory) })
