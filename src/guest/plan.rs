@@ -452,7 +452,7 @@ impl<'a> Planner<'a> {
         match report.outcome {
             Outcome::Configured => {
                 let document = report.document.as_ref().map_or("", |document| document.path.as_str());
-                info!(self.log, "configured the network from the config drive";
+                info!(self.log, "read the network of the config drive";
                     "drive" => drive, "document" => document, "arguments" => arguments);
             }
             Outcome::Default => {

@@ -211,7 +211,7 @@ fn rendered(document: impl AsRef<[u8]>) -> [(Option<i32>, Vec<String>); 3] {
     RENDERERS.map(|renderer| {
         let Run { code, stdout, stderr } = bounded_with(&drive, &["--renderer", renderer]);
         assert_eq!(stdout.is_empty(), code != Some(0), "{renderer}: {stderr}");
-        let is_about_arguments = |line: &&str| !line.starts_with("<6>configured the network");
+        let is_about_arguments = |line: &&str| !line.starts_with("<6>read the network");
         (code, stderr.lines().filter(is_about_arguments).map(str::to_owned).collect())
     })
 }

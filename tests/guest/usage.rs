@@ -27,6 +27,20 @@ fn print_of_a_named_drive_does_not_read_the_kernel_command_line() {
 }
 
 #[test]
+fn the_log_of_a_run_that_cannot_write_does_not_say_that_the_network_is_configured() {
+    let (machine, drive) = (FakeMachine::kubevirt().with("etc", ""), drive(STATIC));
+    let path = drive.path("");
+    let run = machine.network_kargs(&["--config-drive", path.to_str().unwrap()]);
+    let expected = format!(
+        "<6>read the network of the config drive drive={} document=openstack/latest/network_data.json \
+         arguments=ip=10.0.0.5:::24::[52:54:00:12:34:56]:none\n\
+         <3>failed error=\"writing /etc/cmdline.d/50-glowplug-network-kargs.conf: Not a directory (os error 20)\"\n",
+        path.display()
+    );
+    assert_eq!((run.code, run.stderr), (Some(1), expected));
+}
+
+#[test]
 fn a_file_to_write_has_a_name() {
     let machine = FakeMachine::new();
     for command in ["attributes", "hostname"] {
