@@ -342,6 +342,10 @@ fn mac_addresses(nics: &[Nic], pools: &[&Pool]) -> Result<BTreeMap<InterfaceName
             (None, [pool]) => &pool.interface(),
             (None, _) => bail!("--mac {}: the machine has several interfaces, expected INTERFACE=MAC", nic.mac_address),
         };
+        let same = mac_addresses.iter().find(|(first, mac)| **mac == nic.mac_address && **first != *interface);
+        if let Some((first, mac)) = same {
+            bail!("--mac {mac}: given to {first} and {interface}, expected one interface");
+        }
         if mac_addresses.insert(*interface, nic.mac_address).is_some() {
             bail!("--mac: second MAC address of interface {interface}, expected one");
         }
