@@ -153,6 +153,20 @@ impl fmt::Display for AddressRange {
     }
 }
 
+/// Prints the first 8 ranges and the number of the others, so that a person can read the line.
+impl fmt::Display for AddressSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SHOWN: usize = 8;
+        for (at, range) in self.0.iter().take(SHOWN).enumerate() {
+            write!(f, "{}{range}", if at == 0 { "" } else { ", " })?;
+        }
+        match self.0.len().saturating_sub(SHOWN) {
+            0 => Ok(()),
+            further => write!(f, " and {further} further ranges"),
+        }
+    }
+}
+
 // === impl AddressSet ===
 
 impl AddressSet {

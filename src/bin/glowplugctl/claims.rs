@@ -11,8 +11,8 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use clap::Args;
 use glowplug::host::Timestamp;
-use glowplug::host::address::parse_address;
-use glowplug::host::allocator::{Adoption, Allocator, Problem};
+use glowplug::host::address::{AddressSet, parse_address};
+use glowplug::host::allocator::{Adoption, Allocator, ClaimError, Problem};
 use glowplug::host::audit;
 use glowplug::host::claim::{self, Claimant, Machine, Request};
 use glowplug::host::expand::Template;
@@ -191,8 +191,14 @@ pub(crate) fn claim(args: ClaimArgs, log: &Logger) -> Result<ExitCode> {
             })
             .collect();
         let of_batch: Vec<claim::Claim> = batch.iter().map(|&at| claims[at].clone()).collect();
-        let answers = registry.claim_all(&of_batch, Timestamp::now())?.answers;
-        outcomes.extend(batch.into_iter().zip(answers.into_iter().map(|answer| answer.map_err(Refusal::Claim))));
+        let answers = registry.claim_all(&of_batch, Timestamp::now())?.answers.into_iter().zip(&of_batch);
+        let answers = answers.map(|(answer, claim)| {
+            answer.map_err(|error| match error {
+                ClaimError::NotInPool { .. } => Refusal::Outside(error, offered(&pools_of(claim, &printer.pools))),
+                _ => Refusal::Claim(error),
+            })
+        });
+        outcomes.extend(batch.into_iter().zip(answers));
         progress.at(outcomes.len());
     }
     progress.end();
@@ -331,6 +337,11 @@ fn requests(pools: &[&Pool], ips: &[IpAddr]) -> Vec<Request> {
         requests[at].addresses.push(*ip);
     }
     requests
+}
+
+/// Returns the addresses of pools.
+fn offered(pools: &[&Pool]) -> AddressSet {
+    pools.iter().flat_map(|pool| pool.spaces()).flat_map(|space| space.ranges().iter().copied()).collect()
 }
 
 fn mac_addresses(nics: &[Nic], pools: &[&Pool]) -> Result<BTreeMap<InterfaceName, MacAddr>> {

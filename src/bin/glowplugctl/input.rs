@@ -473,7 +473,8 @@ impl LedgerFile {
             let options: String = lacks.iter().map(|network| format!(" --add-network {network}")).collect();
             let (path, known, lacks) = (self.ledger.display(), list(&known), list(&lacks));
             bail!(
-                "{path}: a ledger for {known}, not for {lacks}, expected pools of its networks, or `resize{options}` before"
+                "{path}: a ledger for {known}, not for {lacks}, expected pools of its networks, or \
+                 `glowplugctl resize{options}` with these pools"
             );
         }
         Ok(registry)

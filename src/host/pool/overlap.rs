@@ -108,18 +108,9 @@ impl Stretch<'_> {
 /// Prints `pools blue/ns/a and ns/b offer the same addresses of network ns/vlan: 10.0.0.5-10.0.0.9`.
 impl fmt::Display for Overlap<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        /// Ranges after the first 8 are only counted, so that a person can read the line.
-        const SHOWN: usize = 8;
         let [a, b] = self.pools;
-        write!(f, "pools {} and {} offer the same addresses of network {}: ", a.title(), b.title(), a.network)?;
-        let ranges = self.addresses.ranges();
-        for (at, range) in ranges.iter().take(SHOWN).enumerate() {
-            write!(f, "{}{range}", if at == 0 { "" } else { ", " })?;
-        }
-        match ranges.len().saturating_sub(SHOWN) {
-            0 => Ok(()),
-            further => write!(f, " and {further} further ranges"),
-        }
+        let (a_title, b_title, addresses) = (a.title(), b.title(), &self.addresses);
+        write!(f, "pools {a_title} and {b_title} offer the same addresses of network {}: {addresses}", a.network)
     }
 }
 

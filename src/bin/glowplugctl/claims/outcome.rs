@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use glowplug::host::address::AddressSet;
 use glowplug::host::allocator::ClaimError;
 use glowplug::host::claim::Allocation;
 use glowplug::network::Family;
@@ -11,6 +12,8 @@ use glowplug::network::Family;
 pub(super) enum Refusal {
     /// The pools refuse the claim of the machine.
     Claim(ClaimError),
+    /// The requested address is in none of the machine's pools, which have these addresses.
+    Outside(ClaimError, AddressSet),
     /// The pools of the machine are unknown.
     NodePool(String),
     /// The NodePool of the machine, to which none of the given pools belongs.
@@ -32,6 +35,7 @@ impl fmt::Display for Refusal {
                 write!(f, "{error}: pool {pool}, {family}")
             }
             Self::Claim(error) => error.fmt(f),
+            Self::Outside(error, addresses) => write!(f, "{error}, expected a free address of {addresses}"),
             Self::NodePool(error) => f.write_str(error),
             Self::OtherNodePool(name) => {
                 write!(f, "the machine is of NodePool {name}, and no given pool belongs to it")
