@@ -210,7 +210,7 @@ struct Metadata {
     /// Use this directory as root
     ///
     /// Every file of the machine is read below this directory.
-    #[arg(long, value_name = "DIR", default_value = "/")]
+    #[arg(long, value_name = "DIR", default_value = "/", value_parser = PathBufValueParser::new().try_map(existing))]
     root: PathBuf,
 }
 
@@ -230,8 +230,13 @@ struct Check {
     /// Use this directory as root
     ///
     /// Every file of the machine is read below this directory.
-    #[arg(long, value_name = "DIR", default_value = "/")]
+    #[arg(long, value_name = "DIR", default_value = "/", value_parser = PathBufValueParser::new().try_map(existing))]
     root: PathBuf,
+}
+
+/// Checks a root from which files are only read. Without this check, a misspelt root is a machine without a drive.
+fn existing(root: PathBuf) -> Result<PathBuf, &'static str> {
+    if root.is_dir() { Ok(root) } else { Err("no such directory") }
 }
 
 fn main() -> ExitCode {

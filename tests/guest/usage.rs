@@ -27,6 +27,16 @@ fn print_of_a_named_drive_does_not_read_the_kernel_command_line() {
 }
 
 #[test]
+fn a_root_from_which_files_are_read_exists() {
+    for command in ["check", "metadata"] {
+        let run = run(&[command, "--root", "/nowhere/root"]);
+        let expected = "error: invalid value '/nowhere/root' for '--root <DIR>': no such directory\n\n\
+                        For more information, try '--help'.\n";
+        assert_eq!((run.code, run.stderr.as_str()), (Some(2), expected), "{command}");
+    }
+}
+
+#[test]
 fn the_log_of_a_run_that_cannot_write_does_not_say_that_the_network_is_configured() {
     let (machine, drive) = (FakeMachine::kubevirt().with("etc", ""), drive(STATIC));
     let path = drive.path("");

@@ -15,7 +15,7 @@ use serde::Serialize;
 use slog::Logger;
 
 use crate::input::{LedgerFile, Named, named};
-use crate::output::{VERSION, check_directory, exit_code, print, print_json, say, table, whole_seconds};
+use crate::output::{VERSION, check_directory, exit_code, note_no_match, print, print_json, say, table, whole_seconds};
 
 #[derive(Args)]
 pub(crate) struct Verify {
@@ -145,6 +145,9 @@ pub(crate) fn backup(args: Backup, log: &Logger) -> Result<ExitCode> {
 pub(crate) fn history(args: History, log: &Logger) -> Result<ExitCode> {
     let tenures = args.ledger.open_alone(log)?.history(|tenure| args.subject.is_of(tenure))?;
     let history: Vec<ListedTenure> = tenures.into_iter().map(ListedTenure::from).collect();
+    if history.is_empty() {
+        note_no_match();
+    }
     if args.json {
         print_json(&Listed { version: VERSION, history })?;
         return Ok(ExitCode::SUCCESS);

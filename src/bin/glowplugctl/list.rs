@@ -15,7 +15,7 @@ use serde::Serialize;
 use slog::Logger;
 
 use crate::input::{LedgerFile, Named, named};
-use crate::output::{VERSION, print, print_json, sections, table, whole_seconds};
+use crate::output::{VERSION, note_no_match, print, print_json, sections, table, whole_seconds};
 
 #[derive(Args)]
 pub(crate) struct List {
@@ -119,6 +119,10 @@ impl Filter {
         self.network.as_ref().is_none_or(|it| it == network) && self.address.is_none_or(|it| it == address)
     }
 
+    fn is_set(&self) -> bool {
+        self.machine.is_some() || self.is_about_addresses()
+    }
+
     /// Whether the filter has a condition other than the machine.
     fn is_about_addresses(&self) -> bool {
         self.node_pool.is_some() || self.cluster.is_some() || self.network.is_some() || self.address.is_some()
@@ -168,6 +172,11 @@ impl Listed {
 }
 
 impl Listed {
+    fn is_empty(&self) -> bool {
+        let Self { version: _, addresses, conflicts, reserved, waiting, missing } = self;
+        addresses.is_empty() && conflicts.is_empty() && reserved.is_empty() && waiting.is_empty() && missing.is_empty()
+    }
+
     /// Keeps the entries that match a filter. `clusters` has the hosted cluster of each pool. A record without a lease
     /// has no pool, and a waiting machine has no address. A missing machine stays if it holds a listed address.
     fn retain(&mut self, filter: &Filter, clusters: &BTreeMap<String, String>) {
@@ -220,6 +229,9 @@ pub(crate) fn list(args: List, log: &Logger) -> Result<ExitCode> {
             reserved: Vec::new(),
             missing: Vec::new(),
         };
+    }
+    if args.filter.is_set() && listed.is_empty() {
+        note_no_match();
     }
     if args.json {
         print_json(&listed)?;

@@ -26,6 +26,11 @@ pub(crate) fn say(line: fmt::Arguments<'_>) {
     let _ = writeln!(io::stderr(), "{}", escaped(&line.to_string()));
 }
 
+/// Reports that the ledger has nothing of what the command line names, which may be misspelt.
+pub(crate) fn note_no_match() {
+    say(format_args!("note: nothing matches"));
+}
+
 pub(crate) fn print_json(value: &impl Serialize) -> Result<()> {
     // Characters that act on a terminal are always inside strings, where escapes of JSON are valid.
     let lines: Vec<String> = serde_json::to_string_pretty(value)?.lines().map(escaped_json).collect();
