@@ -182,6 +182,13 @@ const WRAPPER: &str = "network";
 const OPENSTACKS: [&str; 3] = ["links", "networks", "services"];
 const CLOUD_INITS: [&str; 6] = ["config", "ethernets", "bonds", "bridges", "vlans", "wifis"];
 
+/// Whether a document has members of cloud-init's network-config, and none of OpenStack's format.
+#[cfg(feature = "host")]
+pub(crate) fn is_network_config(document: &Object) -> bool {
+    let has = |names: &[&str]| names.iter().any(|name| document.get(name).is_some());
+    !has(&OPENSTACKS) && (has(&CLOUD_INITS) || has(&[WRAPPER]))
+}
+
 /// Detects the format of a document. Also returns the object in that format and its path: the document itself, or the
 /// object under [`WRAPPER`]. A document with members of two formats is an error, because the choice of one format would
 /// be a guess.

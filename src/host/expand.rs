@@ -21,9 +21,9 @@ use self::draft::{
 };
 use super::address::parse_interface_address;
 use super::pool::TemplateFacts;
-use crate::diagnostic::{Diagnostic, Diagnostics, FieldPath};
-use crate::formats::address;
+use crate::diagnostic::{Diagnostic, Diagnostics, FieldPath, Severity};
 use crate::formats::value::{self, Object, Value};
+use crate::formats::{address, is_network_config};
 use crate::network::{Family, InterfaceName};
 
 /// The part of the document that all machines of a NodePool share.
@@ -64,8 +64,8 @@ impl Template {
     ///
     /// # Errors
     ///
-    /// [`ExpandError::Template`] when the input is neither JSON nor YAML, is not an object, has a key twice, or has a
-    /// number that cannot be written again.
+    /// [`ExpandError::Template`] when the input is neither JSON nor YAML, is not an object, is cloud-init's network-config,
+    /// has a key twice, or has a number that cannot be written again.
     pub fn parse(document: &[u8]) -> Result<Self, ExpandError> {
         let mut diagnostics = Diagnostics::default();
         let value = value::parse_strict(document).unwrap_or_else(|diagnostic| {
@@ -74,6 +74,10 @@ impl Template {
         });
         fractions(&value, &FieldPath::Document, &mut diagnostics);
         match value {
+            Value::Object(object) if is_network_config(&object) => {
+                let (problem, expected) = ("not a network_data.json", "OpenStack's format with links");
+                diagnostics.push(Diagnostic::without_value(Severity::Error, "document", problem, expected));
+            }
             Value::Object(object) if !diagnostics.has_errors() => return Ok(Self(object)),
             Value::Object(_) => {}
             other => diagnostics.push(Diagnostic::error("document", "invalid document", other, "an object")),

@@ -482,6 +482,11 @@ fn an_invalid_template_is_refused() {
     let refusal = |text: &str| Template::parse(text.as_bytes()).unwrap_err().to_string();
     assert_eq!(refusal("[]"), r#"document: invalid document "an array", expected an object"#);
     assert_eq!(refusal(""), r#"document: invalid document "null", expected an object"#);
+    for network_config in ["{version: 2, ethernets: {eno101: {dhcp4: true}}}", "network: {version: 1, config: []}"] {
+        let expected = "document: not a network_data.json, expected OpenStack's format with links";
+        assert_eq!(refusal(network_config), expected);
+    }
+    assert!(Template::parse(b"{services: []}").is_ok());
     assert_eq!(
         refusal(r#"{"links": [{"id": "a", "x": 1.5}], "y": [18446744073709551615]}"#),
         "links[0].x: number that cannot be kept \"1.5\", expected a whole number of 64 bits, or a text; \
