@@ -314,6 +314,19 @@ fn an_extent_outside_the_volume_is_malformed() {
 }
 
 #[test]
+fn an_error_about_a_cut_image_says_where_the_image_ends() {
+    let image = iso(&kubevirt(), KUBEVIRT);
+    let [record] = find(&image, b"\x0eMETA_DAT.JSO;1")[..] else { panic!("one record expected") };
+    let start = u32::from_le_bytes(image[record - 30..][..4].try_into().unwrap()) as usize * 2048;
+    let cut = &image[..start + 1];
+    let error = iso9660::Image::open(cut).unwrap().read("openstack/latest/meta_data.json", LIMIT).unwrap_err();
+    let source = std::error::Error::source(&error).unwrap().to_string();
+    let size = u32::from_le_bytes(image[record - 22..][..4].try_into().unwrap()) as usize;
+    assert_eq!(error.to_string(), "reading openstack/latest/meta_data.json");
+    assert_eq!(source, format!("the image ends before byte {}, expected a whole image", start + size));
+}
+
+#[test]
 fn a_multi_extent_or_interleaved_file_is_malformed() {
     // Distance from the name back to the flags (multi-extent), the unit size and the gap size.
     for (back, value) in [(7, 0x80), (6, 1), (5, 1)] {

@@ -1,6 +1,6 @@
 //! Reads bytes of an image: with few reads for neighbouring structures, and with a limit on the number of reads.
 
-use std::io;
+use std::io::{self, ErrorKind};
 
 use super::source::{ReadAt, ReadError};
 
@@ -41,7 +41,11 @@ impl<'a, S: ReadAt + ?Sized> Window<'a, S> {
                 return Ok(());
             }
         }
-        self.source.read_at(offset, buffer).map_err(|e| ReadError::io(what, e))
+        self.source.read_at(offset, buffer).map_err(|e| {
+            let is_cut = e.kind() == ErrorKind::UnexpectedEof;
+            let end = || format!("the image ends before byte {}, expected a whole image", offset + buffer.len() as u64);
+            ReadError::io(what, if is_cut { io::Error::new(e.kind(), end()) } else { e })
+        })
     }
 
     /// Counts one step of the lookup. A step without a read counts too, because it also takes time.
@@ -52,7 +56,7 @@ impl<'a, S: ReadAt + ?Sized> Window<'a, S> {
                 Ok(())
             }
             None => {
-                let source = io::Error::new(io::ErrorKind::InvalidData, "more reads than a config drive takes");
+                let source = io::Error::new(ErrorKind::InvalidData, "more reads than a config drive takes");
                 Err(ReadError::io(what, source))
             }
         }
