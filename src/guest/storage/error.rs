@@ -70,7 +70,11 @@ impl fmt::Display for SearchError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Permission { device, .. } => {
-                write!(f, "{}: not allowed to read the device, expected to be run as root", device.display())
+                write!(
+                    f,
+                    "{}: not allowed to read the device, expected root with the right to read block devices",
+                    device.display()
+                )
             }
             Self::Io { path, .. } => write!(f, "reading {}", path.display()),
             Self::Unreadable { device, .. } => write!(f, "reading config drive {}", device.display()),

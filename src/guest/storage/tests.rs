@@ -728,7 +728,7 @@ fn a_broken_drive_is_reported_instead_of_the_drive_of_another_machine() {
 fn a_missing_permission_has_its_own_error() {
     let source = io::Error::from(Errno::EACCES);
     let error = SearchError::Permission { device: PathBuf::from("/dev/vdb"), source };
-    let expected = "/dev/vdb: not allowed to read the device, expected to be run as root: \
+    let expected = "/dev/vdb: not allowed to read the device, expected root with the right to read block devices: \
                     Permission denied (os error 13)";
     assert_eq!(Chain(&error).to_string(), expected);
 }
