@@ -206,6 +206,11 @@ impl Diagnostic {
         }
     }
 
+    /// The warning of [`Self::ignored`] about a value that the caller does not know as in the document.
+    pub(crate) fn ignored_without_value(path: impl fmt::Display, because: &str) -> Self {
+        Self { value: None, ..Self::ignored(path, "", because) }
+    }
+
     /// A diagnostic with the given severity.
     pub fn new(
         severity: Severity,

@@ -498,7 +498,8 @@ impl Render<'_, '_> {
             Program::NetworkLegacy => link.has_addresses(),
         };
         if link.ipv6.link_local == Some(false) && has_link_local {
-            self.ignore(&format!("{}.link-local", link.path), "[]", CANNOT_EXPRESS);
+            let path = format!("{}.link-local", link.path);
+            self.diagnostics.push(Diagnostic::ignored_without_value(path, CANNOT_EXPRESS));
         }
         if let Some(accepts) = link.ipv6.accept_ra.filter(|_| cannot) {
             self.ignore(&format!("{}.accept-ra", link.path), accepts, CANNOT_EXPRESS);

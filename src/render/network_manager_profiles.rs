@@ -372,7 +372,7 @@ impl Render<'_, '_> {
         if ipv6.link_local == Some(false) && !matches!(method, Ipv6Method::Disabled) {
             let path = format!("{}.link-local", link.path);
             let because = "NetworkManager sets a link-local address wherever it uses IPv6";
-            self.diagnostics.push(Diagnostic::ignored(path, "[]", because));
+            self.diagnostics.push(Diagnostic::ignored_without_value(path, because));
         }
         if matches!(method, Ipv6Method::Disabled | Ipv6Method::Ignore) {
             self.ignore_routes_of(link, false);

@@ -557,6 +557,13 @@ fn unsupported_options_of_dhcp_and_router_advertisements_are_reported() {
 }
 
 #[test]
+fn the_warning_about_a_link_local_address_quotes_no_value_because_a_document_has_several_forms() {
+    let expected = "Warning links[0].link-local: ignored, kernel arguments cannot express it";
+    assert_eq!(messages(render, vec![nic(1).dhcp().link_local(false)]), [expected]);
+    assert_eq!(messages(network_legacy::render, vec![nic(1).v4("10.0.0.5/24").link_local(false)]), [expected]);
+}
+
+#[test]
 fn only_networkmanager_without_dynamic_addresses_can_refuse_router_advertisements() {
     let with = |mut link: Link, accepts| {
         link.ipv6.accept_ra = Some(accepts);

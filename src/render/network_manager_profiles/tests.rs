@@ -188,6 +188,14 @@ fn an_interface_under_two_names_causes_a_warning() {
 }
 
 #[test]
+fn a_link_that_uses_ipv6_cannot_be_without_a_link_local_address() {
+    let mut link = nic(1);
+    (link.ipv6.dynamic, link.ipv6.link_local) = (Some(Ipv6Dynamic::Slaac), Some(false));
+    let expected = "links[0].link-local: ignored, NetworkManager sets a link-local address wherever it uses IPv6";
+    assert_eq!(rendered(vec![link]).2, [expected]);
+}
+
+#[test]
 fn the_ipv6_method_follows_from_the_settings_of_the_link() {
     let method = |change: &dyn Fn(&mut Link)| {
         let mut link = nic(1);
