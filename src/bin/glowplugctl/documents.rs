@@ -10,7 +10,7 @@ use clap::builder::{PathBufValueParser, TypedValueParser as _};
 use clap::{Args, ValueEnum};
 use glowplug::atomic_file::output_path;
 use glowplug::diagnostic::Diagnostic;
-use glowplug::formats::{Meaning, read_network};
+use glowplug::formats::{Format, Meaning, read_network};
 use glowplug::host::address::{is_link_local, parse_address, parse_gateway};
 use glowplug::host::claim::{Allocation, Claimant, Machine};
 use glowplug::host::expand::{Grant, Template};
@@ -181,7 +181,7 @@ pub(crate) fn config_drive(args: ConfigDriveArgs, log: &Logger) -> Result<ExitCo
     let content = |path: &Option<PathBuf>| path.as_deref().map(|path| read(path, image::MAX_FILE, log)).transpose();
     let (network_data, user_data) = (content(&args.network_data)?, content(&args.user_data)?);
     if let (Some(path), Some(document)) = (&args.network_data, &network_data) {
-        check(path, document)?;
+        check(path, document, args.label)?;
     }
     let keys: Vec<&str> = args.public_keys.iter().map(String::as_str).collect();
     let instance = Instance {
@@ -219,14 +219,27 @@ pub(crate) fn config_drive(args: ConfigDriveArgs, log: &Logger) -> Result<ExitCo
     Ok(ExitCode::SUCCESS)
 }
 
-/// Refuses a document that the guest cannot read.
-fn check(path: &Path, document: &[u8]) -> Result<()> {
+/// Refuses a document that the guest cannot read. Warns of a document in a format that only glowplug reads from the layout
+/// of the label.
+fn check(path: &Path, document: &[u8], label: Label) -> Result<()> {
     let reading = read_network(document);
     let is_refused = matches!(reading.meaning, Meaning::Refused);
     for diagnostic in reading.diagnostics.kept() {
         say(format_args!("{}: {}: {diagnostic}", diagnostic.severity, path.display()));
     }
-    if is_refused { Err(Error::new(Reported)) } else { Ok(()) }
+    if is_refused {
+        return Err(Error::new(Reported));
+    }
+    let is_openstacks = |format: Format| format == Format::NetworkData;
+    let label_is_openstacks = matches!(label, Label::Config2);
+    if let Some(format) = reading.format.filter(|format| is_openstacks(*format) != label_is_openstacks) {
+        let label = if label_is_openstacks { "config-2" } else { "cidata" };
+        let path = path.display();
+        say(format_args!(
+            "warning: {path}: {format} on a {label} drive: glowplug reads it, cloud-init and afterburn may not"
+        ));
+    }
+    Ok(())
 }
 
 /// A placeholder for the machine of a document that belongs to no machine.
