@@ -5,7 +5,7 @@
 //! method to get addresses. These rules choose what the link keeps, so that the machine stays reachable:
 //!
 //! - If the link has both families, IPv4 is kept. IPv6 is kept instead if only IPv6 has a static address together with
-//! the default route.
+//!   the default route.
 //! - The static address in whose subnet the default gateway lies is kept, or else the first static address.
 //! - A static address is preferred to a dynamic address, because a static address needs no server.
 //!
