@@ -50,8 +50,9 @@ fn seeds() -> Range<u64> {
     first.parse().unwrap()..end.parse().unwrap()
 }
 
-/// Returns a document and the network that glowplug reads from it. `None`: the NICs of this test cannot have this
-/// network, or netplan is known to read another network.
+/// Returns the document of a generated tree, and the network that glowplug reads from the document. `None`: this test
+/// cannot compare the network, because the network does not fit the NICs and bridges of the tests, or because netplan is
+/// known to read another network than glowplug.
 fn document(tree: Value) -> Option<(Value, NetworkConfig)> {
     let text = tree.to_string();
     let reading = read_network(text.as_bytes());

@@ -260,7 +260,7 @@ fn fail_from_each_read_on(fault: &str) -> Vec<(Option<i32>, Left, String, String
 }
 
 #[test]
-fn a_drive_that_fails_from_any_read_on_is_refused() {
+fn a_drive_is_refused_at_whichever_read_it_begins_to_fail() {
     let ended = fail_from_each_read_on("error=EIO");
     assert_eq!(ended.len(), 8);
     let reason = "reading /dev/vdb: Input/output error (os error 5)";

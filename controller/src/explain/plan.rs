@@ -472,7 +472,7 @@ fn room(
         held: knows_machines.then(|| text(held)),
         needed: knows_need.then(|| text(machines + claims)),
         because,
-        // A claim names its pool, and gets no address from another pool.
+        // Claims get addresses only from this pool. Machines can also get addresses from other pools.
         lacking: knows_need.then(|| {
             text(
                 claims.saturating_sub(free)

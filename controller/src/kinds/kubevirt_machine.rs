@@ -433,7 +433,7 @@ impl OwnSecret {
             serde_json::from_str(annotation).map_err(|error| format!("annotation {ALLOCATION_ANNOTATION}: {error}"))?;
         let invalid = |what: String| Err(format!("annotation {ALLOCATION_ANNOTATION}: {what}"));
         if note.kind.is_claim() {
-            return invalid(format!("invalid kind {:?} of a machine", note.kind));
+            return invalid(format!("invalid kind {}, expected KubevirtMachine or VirtualMachine", note.kind));
         }
         let Some(machine) = note.machine.machine().filter(|_| is_object_name(&note.vm)) else {
             return invalid("invalid name or UID".to_owned());
@@ -612,7 +612,10 @@ mod tests {
         for (from, to) in [("m-1", long.as_str()), ("v-1", long.as_str()), ("\"w\"", "\"../w\""), ("\"n\"", "\"\"")] {
             assert_eq!(problem(from, to), error("invalid name or UID"));
         }
-        assert_eq!(problem("KubevirtMachine", "IPAddressClaim"), error("invalid kind IpAddressClaim of a machine"));
+        assert_eq!(
+            problem("KubevirtMachine", "IPAddressClaim"),
+            error("invalid kind IPAddressClaim, expected KubevirtMachine or VirtualMachine")
+        );
         let twice = error("several addresses of one family for eno101");
         assert_eq!(problem("\"10.0.0.8/24\"", "\"10.0.0.8/24\",\"10.0.0.8/24\""), twice);
     }

@@ -167,7 +167,7 @@ impl MachineClaim {
         let interface: InterfaceName =
             interface.parse().map_err(|_| invalid(&format!("invalid interface {interface:?}")))?;
         if kind.is_claim() {
-            return Err(invalid(&format!("invalid kind {kind:?} of a machine")));
+            return Err(invalid(&format!("invalid kind {kind}, expected KubevirtMachine or VirtualMachine")));
         }
         let machine = machine.machine().ok_or_else(|| invalid(&"invalid name or UID"))?;
         let key = Key::of(&metadata);

@@ -150,7 +150,8 @@ impl Objects {
         let is_of_guest = |address: &MacAddr| self.guests.get(key).is_some_and(|guest| guest.all.contains_key(address));
         for (index, interface) in vm.missing() {
             let own = held.get(&(vm.uid(), interface)).into_iter().flatten();
-            // The machine's own guest may still use an address that was removed from the VirtualMachine.
+            // A use by the machine itself does not count: its guest may still use an address that was removed from the
+            // VirtualMachine.
             let is_unused = |address: &MacAddr| {
                 let users = free.used.get(address).into_iter().flatten();
                 users.into_iter().all(|user| *user == key) && vm.addresses().all(|other| other != *address)

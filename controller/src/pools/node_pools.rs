@@ -361,11 +361,11 @@ fn lacking_subnet(errors: &str, node_pool: &Object, hosted_cluster: Option<&Obje
     }
     let namespace = node_pool.metadata.namespace.as_deref().unwrap_or_default();
     let of_cluster = cluster_of(node_pool).map(|name| match hosted_cluster {
-        Some(_) => format!("of HostedCluster {namespace}/{name}, or "),
-        None => format!("of HostedCluster {namespace}/{name}, which does not exist, or "),
+        Some(_) => format!("from HostedCluster {namespace}/{name}, or "),
+        None => format!("from HostedCluster {namespace}/{name}, which does not exist, or "),
     });
     let of_cluster = of_cluster.unwrap_or_default();
-    Some(format!("\nmachineNetwork: the one {of_cluster}in annotation {MACHINE_NETWORK_ANNOTATION} of the NodePool"))
+    Some(format!("\nmachineNetwork comes {of_cluster}from annotation {MACHINE_NETWORK_ANNOTATION} of the NodePool"))
 }
 
 /// Converts the configuration of a NodePool to the specification of a StaticIPPool. Members that the configuration does
@@ -624,16 +624,16 @@ mod tests {
         let errors =
             spec.check(Some("clusters"), "workers").1.kept().iter().map(ToString::to_string).collect::<String>();
         let line = |node_pool: &Object, cluster: Option<&Object>| lacking_subnet(&errors, node_pool, cluster);
-        let annotation = "in annotation ipam.glowplug.dev/machine-network of the NodePool";
+        let annotation = "from annotation ipam.glowplug.dev/machine-network of the NodePool";
         let absent =
-            format!("\nmachineNetwork: the one of HostedCluster clusters/c1, which does not exist, or {annotation}");
+            format!("\nmachineNetwork comes from HostedCluster clusters/c1, which does not exist, or {annotation}");
         assert_eq!(line(&configured(&config()), None), Some(absent));
         let empty = object(json!({"metadata": {"namespace": "clusters", "name": "c1"}, "spec": {}}));
-        let exists = format!("\nmachineNetwork: the one of HostedCluster clusters/c1, or {annotation}");
+        let exists = format!("\nmachineNetwork comes from HostedCluster clusters/c1, or {annotation}");
         assert_eq!(line(&configured(&config()), Some(&empty)), Some(exists));
         let mut alone = configured(&config());
         alone.data["spec"]["clusterName"].take();
-        assert_eq!(line(&alone, None), Some(format!("\nmachineNetwork: the one {annotation}")));
+        assert_eq!(line(&alone, None), Some(format!("\nmachineNetwork comes {annotation}")));
         assert_eq!(lacking_subnet("addresses[0]: invalid address", &configured(&config()), None), None);
     }
 

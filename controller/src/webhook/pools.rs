@@ -408,7 +408,10 @@ pub(super) async fn verdict(
                 verdict.warnings.push(format!("pool {id}: could not count the holders of its addresses: {error}"));
             }
             Err(_) => {
-                verdict.warnings.push(format!("pool {id}: too many leases to count the holders of its addresses"))
+                let seconds = COUNT_LIMIT.as_secs();
+                verdict.warnings.push(format!(
+                    "pool {id}: could not count the holders of its addresses: no answer within {seconds} seconds"
+                ));
             }
         }
     }

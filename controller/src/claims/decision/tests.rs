@@ -335,7 +335,7 @@ fn a_pool_that_allocates_nothing_is_not_ready() {
 }
 
 #[test]
-fn a_pool_that_the_registry_no_longer_has_is_not_ready() {
+fn a_pool_that_the_registry_does_not_have_is_not_ready() {
     let mut view = view();
     view.ledger.pool = None;
     assert_eq!(readiness(&view), is(NotReady::PoolNotReady, "StaticIPPool n/p does not allocate addresses yet"));
