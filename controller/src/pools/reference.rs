@@ -39,8 +39,8 @@ use crate::kinds::network_data::{
     renewed,
 };
 use crate::kinds::virtual_machine::{
-    ASSIGNED_ANNOTATION, CloudInit, CloudInitKind, LEFT_ALONE_ANNOTATION, Mark, NetworkData, VirtualMachine,
-    interfaces, requires_mac_addresses,
+    ASSIGNED_ANNOTATION, Attachment, CloudInit, CloudInitKind, LEFT_ALONE_ANNOTATION, Mark, NetworkData,
+    VirtualMachine, interfaces, requires_mac_addresses,
 };
 use crate::pools::selection::{MachinePool, Selected, Selection};
 
@@ -178,9 +178,15 @@ pub fn admit_change(old: &Object, new: &Object, selection: &Selection, name: &st
         // Several pools select the machine, or a pool that selects it has errors.
         Err(_) => (true, Vec::new()),
     };
-    // A pool that is being deleted gives no new network data, but a machine keeps the network data that it has.
+    // A pool that is being deleted gives no new network data, but a machine keeps the network data that it has, unless
+    // an interface moves to another network: another guest may have the address there.
+    let networks = |vm: &VirtualMachine| -> BTreeSet<(String, String)> {
+        vm.networks.iter().map(|it| (it.name.clone(), it.network.clone())).collect()
+    };
     let is_own = |secret: &&str| !is_issued(secret) || is_issued_for(secret, &machine.key().name);
-    let is_kept = before.secret().filter(is_own).is_some() && !machine.awaits_migration;
+    let is_kept = before.secret().filter(is_own).is_some()
+        && !machine.awaits_migration
+        && networks(&before) == networks(&machine);
     let kept = selection.kept(&machine, &selected).filter(|_| is_kept);
     let is_selected = is_selected || kept.is_some();
     let asks = |label: &&String| is_change_of_name(label) && before.mark.label.as_ref() != Some(*label);
@@ -388,6 +394,15 @@ fn facts<'m>(machine: &'m VirtualMachine, selection: &Selection) -> Facts<'m> {
 /// Whether a change of the machine requires new network data. A missing MAC address does not count as a change, because
 /// it may be chosen later. If no pool selects the machine, there can be no new network data.
 fn has_changed(before: &VirtualMachine, after: &VirtualMachine, selection: &Selection) -> bool {
+    // The pools may select the machine no longer, or for no interface. Its addresses belong to the earlier network all
+    // the same.
+    let moves = |earlier: &Attachment| {
+        let has_moved = |it: &Attachment| it.name == earlier.name && it.network != earlier.network;
+        selection.has_pool_of(&earlier.network) && after.networks.iter().any(has_moved)
+    };
+    if before.networks.iter().any(moves) {
+        return true;
+    }
     let ((kind_before, before), (kind, after)) = (facts(before, selection), facts(after, selection));
     let is_same = |(interface, (network, mac)): (&InterfaceName, &(&str, Option<MacAddr>))| {
         before.get(interface).is_some_and(|(network_before, mac_before)| {
@@ -1010,6 +1025,24 @@ mod tests {
         let mut without = applied(&old);
         without["spec"]["template"]["spec"]["volumes"] = json!([]);
         assert_eq!(after(&old, &without, &pools), ((None, None, mark("issued")), vec![]));
+    }
+
+    #[test]
+    fn an_interface_that_moves_to_another_network_never_keeps_the_network_data_of_its_earlier_network() {
+        let old = served(EARLIER, "n/w-0");
+        let moved = |object: Value| {
+            let mut object = object;
+            object["spec"]["template"]["spec"]["networks"][0]["multus"]["networkName"] = "infra/vlan99".into();
+            object
+        };
+        let ending = [pool("p", &json!({"metadata": {"deletionTimestamp": "2026-08-14T10:00:00Z"}}))];
+        for new in [moved(old.clone()), moved(applied(&old))] {
+            assert_eq!(facts_of(&changed(&old, &new, &ending).0).0, None, "its pool is being deleted");
+            // The pool selects the machine, which has no interface on its network. The name is that of a Secret that
+            // does not exist, so the instance waits.
+            let live = [pool("p", &json!({}))];
+            assert_eq!(facts_of(&changed(&old, &new, &live).0).0.as_deref(), Some(NAME));
+        }
     }
 
     #[test]
