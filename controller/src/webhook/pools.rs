@@ -18,7 +18,7 @@ use kube::api::{ApiResource, ListParams};
 use kube::core::admission::{AdmissionRequest, Operation};
 use kube::core::{Selector, Status};
 use kube::{Api, Client, Resource as _};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
 use crate::cluster::key::{Key, PoolId};
 use crate::cluster::object::Object;
@@ -31,9 +31,9 @@ use crate::pools::facts::PoolObject;
 use crate::pools::selection::{MachinePool, Selection, node_pools_of};
 use crate::webhook::verdict::{Verdict, failure};
 
-/// Timeout for listing the leases of a pool. The list is only for a warning, so it must not use up the time of the
-/// request.
-const COUNT_LIMIT: Duration = Duration::from_secs(2);
+/// Time limit for reading leases. The leases are only for warnings, except for a change of the interface, so they must
+/// not use up the time of the request.
+const READ_LIMIT: Duration = Duration::from_secs(2);
 /// Maximum number of warnings about other pools, and of warnings about stored values that violate the schema.
 const MOST_WARNINGS: usize = 5;
 /// Maximum number of leases in the response to one list request.
@@ -397,36 +397,43 @@ pub(super) async fn verdict(
         })?,
     };
     let mut verdict = judge(&id, &change, &others, selection.map(Selection::node_pools));
+    // Both reads have one time limit, so that the API server gets the answer in time.
+    let until = Instant::now() + READ_LIMIT;
     if verdict.errors.is_empty() && change.needs_leases(&id) {
-        match timeout(COUNT_LIMIT, leases(client, &id)).await {
-            Ok(Ok(leases)) => {
+        match within(until, leases(client, &id)).await {
+            Ok(leases) => {
                 let Verdict { errors, warnings } = judge_leases(&id, &change, &leases);
                 verdict.errors.extend(errors);
                 verdict.warnings.extend(warnings);
             }
-            Ok(Err(error)) => {
-                verdict.warnings.push(format!("pool {id}: could not count the holders of its addresses: {error}"));
-            }
-            Err(_) => {
-                let seconds = COUNT_LIMIT.as_secs();
-                verdict.warnings.push(format!(
-                    "pool {id}: could not count the holders of its addresses: no answer within {seconds} seconds"
-                ));
+            Err(problem) => {
+                let line = format!("pool {id}: could not count the holders of its addresses: {problem}");
+                let is_needed = change.interfaces(&id).is_some();
+                if is_needed { &mut verdict.errors } else { &mut verdict.warnings }.push(line);
             }
         }
     }
     if let Some((network, named)) = change.newly_named(&id).filter(|_| verdict.errors.is_empty()) {
-        let problem = match timeout(COUNT_LIMIT, leases_of(client, &network, named.into_keys())).await {
-            Ok(Ok(leases)) => {
-                verdict.warnings.extend(warn_of_reserved(&id, &change, &leases));
-                return Ok(verdict);
-            }
-            Ok(Err(error)) => error.to_string(),
-            Err(_) => format!("no answer within {} seconds", COUNT_LIMIT.as_secs()),
-        };
-        verdict.warnings.push(format!("pool {id}: could not read the leases of its reserved addresses: {problem}"));
+        if named.len() > MOST_NAMED {
+            let others = named.len() - MOST_NAMED;
+            verdict.warnings.push(format!("pool {id}: {others} more reserved addresses are not compared with leases"));
+        }
+        match within(until, leases_of(client, &network, named.into_keys())).await {
+            Ok(leases) => verdict.warnings.extend(warn_of_reserved(&id, &change, &leases)),
+            Err(problem) => verdict
+                .warnings
+                .push(format!("pool {id}: could not read the leases of its reserved addresses: {problem}")),
+        }
     }
     Ok(verdict)
+}
+
+/// Waits for leases until this time. The error is the reason in words.
+async fn within<T>(until: Instant, read: impl Future<Output = kube::Result<T>>) -> Result<T, String> {
+    match timeout_at(until, read).await {
+        Ok(answer) => answer.map_err(|error| error.to_string()),
+        Err(_) => Err(format!("no answer within {} seconds", READ_LIMIT.as_secs())),
+    }
 }
 
 /// Returns the leases of these addresses of a network, for at most [`MOST_NAMED`] addresses.
