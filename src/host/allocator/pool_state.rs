@@ -72,11 +72,15 @@ impl PoolState {
     /// shows that the pool served the namespace, so records also count in a pool of their own namespace that serves no
     /// machine.
     pub(super) fn may_have_served(&self, machine: &Machine) -> bool {
-        let namespace = machine.served_in();
-        let holds = |family| self.held.contains_key(&(family, namespace.to_owned()));
-        let is_of_namespace = self.pool.name.split_once('/').is_some_and(|(of, _)| of == namespace);
-        let may_have_left = is_of_namespace && !self.pool.serves_machines();
-        !machine.kind.is_claim() && (may_have_left || [Family::Ipv4, Family::Ipv6].into_iter().any(holds))
+        let holds = |family| self.held.contains_key(&(family, machine.served_in().to_owned()));
+        let has_holders = || [Family::Ipv4, Family::Ipv6].into_iter().any(holds);
+        !machine.kind.is_claim() && (self.serves_claims_beside(machine) || has_holders())
+    }
+
+    /// Whether the pool is in the namespace of a machine, and serves no machine.
+    pub(super) fn serves_claims_beside(&self, machine: &Machine) -> bool {
+        let is_of_namespace = self.pool.name.split_once('/').is_some_and(|(of, _)| of == machine.served_in());
+        is_of_namespace && !self.pool.serves_machines()
     }
 
     /// The lowest free address of a family, from the first subnet with a free address.

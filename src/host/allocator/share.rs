@@ -35,8 +35,10 @@ impl Allocator {
             return false;
         }
         let mut pools = self.pools_with(network, address);
-        // A pool that no longer serves the namespace serves other namespaces, so it counts as shared.
-        let is_shared = |of: &PoolState| of.pool().is_shared() || !of.pool().serves_holder(machine);
+        // A pool that no longer serves the namespace serves other namespaces, so it counts as shared. A pool of the
+        // namespace that serves no machine has no users in other namespaces.
+        let serves = |of: &PoolState| of.pool().serves_holder(machine) || of.serves_claims_beside(machine);
+        let is_shared = |of: &PoolState| of.pool().is_shared() || !serves(of);
         let Some(of) = pools.next().filter(|of| is_shared(of) && pools.all(is_shared)) else { return false };
         let (Some(state), Some(space)) = (self.networks.get(network), of.pool().space(Family::of(address))) else {
             return false;

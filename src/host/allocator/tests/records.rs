@@ -79,6 +79,21 @@ fn a_record_reserves_its_address_in_a_pool_of_its_namespace_that_serves_no_machi
 }
 
 #[test]
+fn records_are_not_limited_to_a_share_of_a_pool_of_their_namespace_that_serves_no_machine() {
+    let none = Namespaces::only([""; 0]);
+    let pool = of_namespace("one", "n", "addresses: [10.0.0.8/29]");
+    let mut allocator = allocator([pool.with_namespaces(none, Namespaces::only(["n"]))], []);
+    let several = |name: &str, addresses: [&str; 2]| {
+        let [first, second] = addresses.map(|address| record(name, address).addresses[0]);
+        Record { addresses: vec![first, second], kind: Source::NetworkData, ..record(name, addresses[0]) }
+    };
+    let records = [several("a", ["10.0.0.8", "10.0.0.9"]), several("b", ["10.0.0.10", "10.0.0.11"])];
+    adopt(&mut allocator, &records);
+    let addresses: Vec<String> = conflicts(&allocator).into_iter().map(|(address, ..)| address).collect();
+    assert_eq!(addresses, ["10.0.0.8", "10.0.0.9", "10.0.0.10", "10.0.0.11"]);
+}
+
+#[test]
 fn the_effect_of_a_record_follows_the_table_of_may_record() {
     let one = of_namespace(
         "one",
