@@ -86,7 +86,7 @@ pub(super) fn verdict(
     let is_lost = lacks.is_some() && machine.cloud_init.is_some() && !machine.is_left_alone();
     if let Some(address) = lost.filter(|_| is_lost && last.is_none_or(|event| event.reason == "IPAddressConflict")) {
         let reason = format!("{address} is recorded for the machine, and no lease has it");
-        let what_to_do = "restart the controller: it adds the lease when it starts".to_owned();
+        let what_to_do = "restart the controller: it adds the lease when it starts, unless the address has another user, which kubectl glowplug audit names".to_owned();
         return (State::Waiting, reason, last.map(|event| event.time.clone()), Some(what_to_do));
     }
     if let Some(Event { time, reason, message }) = last.filter(|_| !machine.is_left_alone()) {

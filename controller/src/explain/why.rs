@@ -1054,7 +1054,9 @@ mod tests {
             explain(Facts { pools, leases, recorded, events, ..facts(machine(referring(), metadata.clone())) })
         };
         let reason = "10.0.0.9 is recorded for the machine, and no lease has it";
-        let restart = Some("restart the controller: it adds the lease when it starts");
+        let restart = Some(
+            "restart the controller: it adds the lease when it starts, unless the address has another user, which kubectl glowplug audit names",
+        );
         let (none, time) = (json!({}), Some("2026-08-14T10:00:05Z"));
         assert_eq!(said(&explain(&annotations, &[], vec![], None)), (State::Waiting, reason, None, restart));
         assert_eq!(said(&explain(&none, &["10.0.0.9"], vec![], None)), (State::Waiting, reason, None, restart));

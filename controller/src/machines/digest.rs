@@ -48,7 +48,7 @@ impl View {
     /// Returns the time of the last update for a Secret that the leader creates with the current document. If a user has
     /// deleted an earlier Secret of this name, a guest may run that has read another document in it. The annotation is
     /// written only while no guest has earlier network data. So if it has the digest of the current document, the guest
-    /// has read this document.
+    /// has read this document, unless the leader stopped before it wrote the digest of a later document.
     pub(super) fn updated(&self, name: &str) -> Updated {
         let reads = |instance: &&Instance| instance.has_started && instance.secret.as_deref() == Some(name);
         match self.digested().map(|secret| secret.updated) {

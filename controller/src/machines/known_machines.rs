@@ -598,7 +598,14 @@ fn has_record(metadata: &ObjectMeta) -> bool {
 }
 
 /// The pools that have changed between two selections, by network.
-struct Moves<'p>(BTreeMap<&'p str, Vec<[Option<&'p MachinePool>; 2]>>);
+struct Moves<'p>(BTreeMap<&'p str, Vec<ChangedPool<'p>>>);
+
+/// A pool before and after a change.
+struct ChangedPool<'p> {
+    versions: [Option<&'p MachinePool>; 2],
+    /// Whether the pool serves other machines, or machines of other namespaces.
+    serves_others: bool,
+}
 
 // === impl Moves ===
 
@@ -608,27 +615,31 @@ impl<'p> Moves<'p> {
         let mut changed: BTreeMap<&str, Vec<_>> = BTreeMap::new();
         for id in names {
             let both = [before, now].map(|selection| selection.pool(id));
-            if matches!(both, [Some(before), Some(now)] if is_same(before, now)) {
+            let namespaces = [before, now].map(|selection| selection.memberships().get(id).map(|it| &it.machines));
+            let has_same_namespaces = namespaces[0] == namespaces[1];
+            if has_same_namespaces && matches!(both, [Some(before), Some(now)] if is_same(before, now)) {
                 continue;
             }
-            let both = both.map(|pool| pool.map(|pool| &**pool));
-            for network in both.into_iter().flatten().filter_map(MachinePool::network).collect::<BTreeSet<&str>>() {
-                changed.entry(network).or_default().push(both);
+            let has_same_members = matches!(both, [Some(before), Some(now)] if before.serves_same_as(now));
+            let versions = both.map(|pool| pool.map(|pool| &**pool));
+            for network in versions.into_iter().flatten().filter_map(MachinePool::network).collect::<BTreeSet<&str>>() {
+                let serves_others = !has_same_namespaces || !has_same_members;
+                changed.entry(network).or_default().push(ChangedPool { versions, serves_others });
             }
         }
         Self(changed)
     }
 
-    /// Whether a pool of `network` has gained or lost `address`, or has this address and serves other machines than
-    /// before.
+    /// Whether a pool of the network has begun or ceased to have an address, or has the address and serves other
+    /// machines.
     fn has(&self, network: &str, address: IpAddr) -> bool {
         let has = |pool: &MachinePool| {
             let is_usable = pool.network() == Some(network) && !pool.is_deleted;
             is_usable && pool.pool.as_ref().is_ok_and(|pool| pool.contains(address))
         };
-        self.0.get(network).into_iter().flatten().any(|both| {
-            let [before, now] = both.map(|pool| pool.is_some_and(has));
-            before != now || before && matches!(both, [Some(before), Some(now)] if !before.serves_same_as(now))
+        self.0.get(network).into_iter().flatten().any(|changed| {
+            let [before, now] = changed.versions.map(|pool| pool.is_some_and(has));
+            before != now || before && changed.serves_others
         })
     }
 }

@@ -103,10 +103,19 @@ impl Selection {
         Self { pools, selectors, ending, undecided, memberships, node_pools, networks }
     }
 
-    /// Whether a pool of this network accepts records of machines in this namespace.
+    /// Whether records of machines in this namespace count on this network: a pool of the network serves the namespace,
+    /// or is in the namespace and selects no machine.
     pub(crate) fn has_records_of(&self, namespace: &str, network: &str) -> bool {
-        let mut pools = self.pools.iter().filter(|(_, pool)| pool.network() == Some(network)).map(|(id, _)| id);
-        pools.any(|id| self.memberships.get(id).is_some_and(|membership| membership.machines.has(namespace)))
+        let mut pools = self.pools.iter().filter(|(_, pool)| pool.network() == Some(network));
+        pools.any(|(id, pool)| {
+            let is_own = id.namespace.as_deref() == Some(namespace) && pool.selects_no_machine();
+            is_own || self.memberships.get(id).is_some_and(|membership| membership.machines.has(namespace))
+        })
+    }
+
+    /// Whether a network has a pool.
+    pub(crate) fn has_pool_of(&self, network: &str) -> bool {
+        self.networks.contains(network)
     }
 
     /// The networks of a machine on which there is a pool, but no pool of `selected`.
@@ -515,6 +524,17 @@ mod tests {
         assert_eq!(of(&selection, &machine(&ON_VLAN)), selected(&[]));
         let claims: Vec<&Namespaces> = selection.memberships().values().map(|it| &it.served_claims).collect();
         assert_eq!(claims, [&Namespaces::every(), &Namespaces::only(["evil"])]);
+    }
+
+    #[test]
+    fn records_of_a_namespace_count_in_a_pool_of_the_namespace_that_selects_no_machine() {
+        let selection = selection([pool("a", &json!({"spec": {"nodePoolRef": null}}))]);
+        let counts = |namespace: &str, network: &str| selection.has_records_of(namespace, network);
+        assert_eq!(
+            [("clusters", "infra/vlan10"), ("clusters-c", "infra/vlan10"), ("clusters", "infra/vlan20")]
+                .map(|(namespace, network)| counts(namespace, network)),
+            [true, false, false]
+        );
     }
 
     #[test]

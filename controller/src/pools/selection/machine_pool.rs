@@ -135,6 +135,11 @@ impl MachinePool {
             && self.members() != Members::None
     }
 
+    /// Whether the pool serves only claims.
+    pub(super) fn selects_no_machine(&self) -> bool {
+        self.members() == Members::None
+    }
+
     /// Whether two versions of a pool select the same machines.
     pub(crate) fn serves_same_as(&self, other: &Self) -> bool {
         self.members() == other.members()
