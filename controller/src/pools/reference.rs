@@ -196,20 +196,26 @@ pub fn admit_change(old: &Object, new: &Object, selection: &Selection, name: &st
         false => own,
     });
     let new_name = (!selected.is_empty()).then_some(name);
+    let removed = || {
+        let member = machine.path_of_volume().join(".");
+        format!(
+            "{member}: no pool selects the machine any more, so its reference to network data is removed; the guest has no \
+             network data after its next start"
+        )
+    };
     let secret = match (machine.cloud_init.as_ref().map(|volume| &volume.network_data), machine.secret()) {
+        // An interface has moved to another network, and no pool gives the machine other network data.
+        (_, Some(_)) if !is_selected && own == Some(name) => {
+            warning = Some(removed());
+            None
+        }
         // The name in the changed object is ignored, because it may be the name of another machine's Secret.
         (_, Some(_)) => own.or(new_name),
         // Without a cloud-init volume, the instance does not start.
         (None, _) if is_selected => return Ok(Allowed::of(edit, None)),
         (data @ (None | Some(NetworkData::None)), _) if !is_selected => {
             let is_removed = own.is_some() && data.is_some() && !machine.awaits_migration;
-            warning = is_removed.then(|| {
-                let member = machine.path_of_volume().join(".");
-                format!(
-                    "{member}: no pool selects the machine any more, so its reference to network data is removed; the guest \
-                     has no network data after its next start"
-                )
-            });
+            warning = is_removed.then(removed);
             None
         }
         // The leader requests a reference by setting the label.
