@@ -1,7 +1,7 @@
 //! Serves the machines of KubeVirt: creates a Secret with network data for each VirtualMachine that a pool selects.
 //!
 //! Watches fill an index of objects. When a machine may need a change, a pass for its name decides the next request,
-//! sends the request, and decides again, see [`crate::passes`]. The module stays correct while two leaders run at the
+//! sends the request, and decides again, see `crate::passes`. The module stays correct while two leaders run at the
 //! same time: the API server rejects a second lease or Secret of the same name, and a write to an outdated version of
 //! an object.
 //!

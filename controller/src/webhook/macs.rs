@@ -46,7 +46,7 @@ pub fn validate_mac_pool(name: &str, spec: &MacPoolSpec, others: &[MacPool]) -> 
     verdict
 }
 
-/// Returns a warning for each namespace of a MACPool that the cluster does not have, for at most [`MOST_WARNINGS`] of
+/// Returns a warning for each namespace of a MACPool that the cluster does not have, for at most `MOST_WARNINGS` of
 /// them. `exists` tells whether the cluster has a namespace.
 #[must_use]
 pub fn warn_of_namespaces(spec: &MacPoolSpec, exists: impl Fn(&str) -> bool) -> Vec<String> {
