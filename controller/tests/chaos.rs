@@ -93,7 +93,7 @@
 //! # What this program cannot do
 //!
 //! - The webhook for pools is not registered, because it would reject the overlapping pools of this test. So the chaos
-//! test does not cover this webhook.
+//!   test does not cover this webhook.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, unreachable_pub)]
 #![allow(clippy::disallowed_types, reason = "a test writes the objects that it reads")]
