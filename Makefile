@@ -94,7 +94,7 @@ WAITING := $(shell echo $$(($$(nproc) * 2)))
 # Parts of the names of slow tests of the controller: tests that repeat a history for each write or each right, and
 # tests in which leaders change for a long time. These tests take two thirds of the time of all quick tests of the
 # controller.
-REPEATING := rights:: skew:: _any_write _refused_once_is a_hundred_machines no_machine_is_refused_during_an_upgrade
+REPEATING := rights:: skew:: _each_write _refused_once_is a_hundred_machines no_machine_is_refused_during_an_upgrade
 
 ##@ Test
 
