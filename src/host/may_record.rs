@@ -27,7 +27,7 @@
 //! No state says whether an address has two users, because this depends on all records, reports and leases of the
 //! address. [`Allocator::is_conflict`](crate::host::allocator::Allocator::is_conflict) decides this question.
 //!
-//! A report is never ignored, because a running guest uses the address, whatever the pools offer. The addresses of
+//! A report is never ignored, because a running guest uses the address, even if no pool offers it. The addresses of
 //! Services of type LoadBalancer and of control planes are in use, too, and never ignored. The code that collects these
 //! addresses limits their number for each object and namespace.
 
@@ -134,7 +134,7 @@ pub enum Ignored {
 pub fn may_record(source: Source, standing: Standing) -> Verdict {
     use Verdict::{Ignore, Lease, Reserve};
     match (source, standing) {
-        // An existing lease stays, whatever the pools offer now.
+        // An existing lease stays, even if no pool offers the address now.
         (_, Standing::Held) => Lease,
         // The address is in use, even if no pool offers it to this guest.
         (Source::Report | Source::Neighbour, _) => Reserve(State::ByReport),

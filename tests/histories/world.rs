@@ -1229,7 +1229,7 @@ impl Freed {
         self.clock[0] < self.clock[1] || self.since >= self.clock[0] + self.delay
     }
 
-    /// Whether the reuse delay is over for every process, whatever times it has read.
+    /// Whether the reuse delay is over for every process: it also counts from the latest time that a process has read.
     fn is_over_for_all(&self, now: u64) -> bool {
         self.delay == 0 || now >= self.clock[1] + self.delay
     }

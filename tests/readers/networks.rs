@@ -16,7 +16,7 @@ pub(crate) struct Meaning {
     pub(crate) profiles: Profiles,
     /// All default routes, in the order of preference.
     pub(crate) defaults: Vec<DefaultRoute>,
-    /// Destinations and gateways of routes whose gateway is on the link, whatever addresses the link has.
+    /// Destinations and gateways of routes whose gateway is on the link, even if no address of the link can reach the gateway.
     pub(crate) on_link: OnLink,
 }
 

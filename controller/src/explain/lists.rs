@@ -276,8 +276,8 @@ impl Lists {
         claimed.map(|claim| claim.holder.clone()).or_else(of_ipam)
     }
 
-    /// The machine of a VirtualMachine as the ledger identifies it: its KubevirtMachine or, if there is none, the
-    /// VirtualMachine itself.
+    /// Returns the object that holds the addresses of a VirtualMachine in the ledger: its KubevirtMachine. A
+    /// VirtualMachine without a KubevirtMachine holds its addresses itself.
     pub(super) fn holder(&self, vm: &VirtualMachine) -> Machine {
         let key = vm.key();
         match self.kubevirt_machine(&key) {

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use crate::cluster::key::Key;
 use crate::cluster::object::Object;
 
-/// Result of a claim: the allocations, or the reason why there are none.
+/// Result of a claim: the allocations, or the reason why nothing was allocated.
 pub type Answer = Result<Vec<Allocation>, ClaimError>;
 
 /// Receiver of objects with new addresses: objects that waited, and objects whose leases another leader wrote. Each

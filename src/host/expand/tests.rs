@@ -486,7 +486,8 @@ fn an_invalid_template_is_refused() {
         let expected = "document: not a network_data.json, expected OpenStack's format with links";
         assert_eq!(refusal(network_config), expected);
     }
-    assert!(Template::parse(b"{services: []}").is_ok());
+    let parsed = |text: &str| Template::parse(text.as_bytes()).unwrap();
+    assert_eq!(parsed("{services: []}"), parsed(r#"{"services": []}"#));
     assert_eq!(
         refusal(r#"{"links": [{"id": "a", "x": 1.5}], "y": [18446744073709551615]}"#),
         "links[0].x: number that cannot be kept \"1.5\", expected a whole number of 64 bits, or a text; \

@@ -266,8 +266,8 @@ impl KnownIpamClaims {
         }
     }
 
-    /// The pools that serve a claim: pools of the namespace of the claim or, if there are none, pools without a
-    /// namespace.
+    /// Returns the pools that serve a claim: the pools in the namespace of the claim. If this namespace has no pool,
+    /// returns the pools without a namespace.
     fn pools_of(&self, claim: &IpamClaim) -> Vec<PoolId> {
         let mut pools = self.pools_among(&self.pools, claim);
         let namespace = claim.metadata.namespace.as_deref().unwrap_or_default();
