@@ -73,6 +73,8 @@ pub(super) async fn growth(assets: &Path, sizes: &[usize], picture_file: &Path) 
         row("processor time of the controller for this start", &milliseconds(processor_time(&program)), "");
         let largest = memory(&program, "VmHWM:");
         row("largest memory of this start", &megabytes(largest), "");
+        until_quiet(&program).await;
+        row("processor time until each machine was compared", &milliseconds(processor_time(&program)), "");
         let seconds = |time: Duration| time.as_secs_f64();
         figures.push((*size as f64, [seconds(used) * 1e3, seconds(median) * 1e3, seconds(time), largest as f64 / 1e6]));
     }

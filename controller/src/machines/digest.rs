@@ -16,7 +16,6 @@
 //! the start is read later: ten Secrets each second, and a Secret whenever an object of its machine changes. The Secret
 //! of an instance that has not started yet is read at once, because the pod of the instance may wait for the Secret.
 
-use glowplug::formats::have_same_network;
 use ipnetwork::IpNetwork;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::json;
@@ -26,6 +25,7 @@ use crate::kinds::kubevirt_machine::{Given, Instance, NetworkSecret, OwnSecret, 
 use crate::kinds::network_data::{DIGEST_ANNOTATION, is_issued_for};
 use crate::kinds::pool::HolderKind;
 use crate::kinds::virtual_machine::VirtualMachine;
+use crate::machines::settle::Served;
 use crate::machines::step::Updated;
 use crate::machines::view::View;
 
@@ -64,10 +64,10 @@ impl View {
     /// - The Secret is immutable, or is being deleted.
     /// - The guest has earlier network data. So a changed pool causes no write of the annotation while guests still
     ///   have their earlier network data.
-    pub(super) fn digest_of(&self, vm: &VirtualMachine, secret: &OwnSecret) -> Option<String> {
-        let document = self.current_document(vm, secret)?.ok()?;
-        let is_current = have_same_network(document.as_bytes(), &secret.document);
-        let is_settled = is_current && self.outdated(vm, secret).is_none();
+    pub(super) fn digest_of(&self, served: &Served) -> Option<String> {
+        let (vm, secret) = (served.vm, served.own);
+        let document = served.document.as_ref()?.as_ref().ok()?;
+        let is_settled = served.is_current && self.outdated(served).is_none();
         if !is_settled || secret.is_immutable || is_deleted(&secret.metadata) {
             return None;
         }
@@ -76,7 +76,10 @@ impl View {
         interfaces.iter_mut().for_each(|given| given.addresses.sort_unstable_by_key(IpNetwork::ip));
         interfaces.sort_unstable_by_key(|given| given.interface);
         let sorted = OwnSecret { interfaces, ..secret.clone() };
-        let document = self.current_document(vm, &sorted)?.ok()?;
+        let document = match sorted.interfaces == secret.interfaces {
+            true => document.clone(),
+            false => self.current_document(vm, &sorted)?.ok()?,
+        };
         let networks: Vec<_> = sorted.interfaces.iter().map(|it| (it.interface.to_string(), &it.network)).collect();
         let holder = &secret.machine;
         let holder = (holder.kind, &holder.namespace, &holder.name, &holder.uid);
@@ -122,7 +125,9 @@ impl View {
             machine,
             interfaces,
         };
-        secret.document = self.current_document(vm, &secret)?.ok()?.into_bytes();
-        (self.digest_of(vm, &secret)? == *annotation).then_some(secret)
+        let document = self.current_document(vm, &secret)?.ok()?;
+        secret.document = document.clone().into_bytes();
+        let served = Served { vm, own: &secret, document: Some(Ok(document)), is_current: true };
+        (self.digest_of(&served)? == *annotation).then_some(secret)
     }
 }

@@ -33,6 +33,17 @@ use crate::pools::selection::Selected;
 /// instance ends.
 const MOST_EARLIER: usize = 8;
 
+/// A VirtualMachine with its Secret, and the document that the machine would get now with the addresses of the Secret.
+pub(super) struct Served<'a> {
+    pub(super) vm: &'a VirtualMachine,
+    pub(super) own: &'a OwnSecret,
+    /// `Err`: the reason why no document can be made. `None`: other pools serve the machine, so it would get other
+    /// addresses.
+    pub(super) document: Option<Result<String, String>>,
+    /// Whether the guest reads the same network from the document and from the Secret.
+    pub(super) is_current: bool,
+}
+
 impl View {
     /// Returns the next step for a VirtualMachine with a Secret. The steps change the leases, the annotation and the
     /// status map to match the Secret.
@@ -41,10 +52,20 @@ impl View {
         let known = known.or_else(|| self.move_leases(&own.machine)).or_else(|| self.reserve_recorded());
         let given = || own.interfaces.iter().flat_map(|given| &given.addresses).map(IpNetwork::ip).collect();
         let known = known.or_else(|| self.end_records(&given(), Some(own.name())));
-        let updated = known.or_else(|| self.update(vm, own)).or_else(|| self.project(vm, own));
-        let step = updated.or_else(|| self.compare_sources(vm, own));
+        if let Some(step) = known {
+            return step;
+        }
+        let served = self.served(vm, own);
+        let step = self.update(&served).or_else(|| self.project(&served)).or_else(|| self.compare_sources(vm, own));
         let step = step.or_else(|| self.drop_secrets(&own.machine, own.name()));
-        step.unwrap_or_else(|| self.report_outdated(vm, own))
+        step.unwrap_or_else(|| self.report_outdated(&served))
+    }
+
+    /// Makes the document that a machine with a Secret would get now, and compares it with the Secret.
+    pub(super) fn served<'a>(&self, vm: &'a VirtualMachine, own: &'a OwnSecret) -> Served<'a> {
+        let document = self.current_document(vm, own);
+        let is_current = document.iter().flatten().any(|it| have_same_network(it.as_bytes(), &own.document));
+        Served { vm, own, document, is_current }
     }
 
     /// Returns the step that records the migration of the guest to another cluster, where the guest keeps its
@@ -142,12 +163,11 @@ impl View {
     /// Returns the step that writes the current document into the Secret, after the pools or the machine have changed.
     /// `None`: the guest reads the same network from both documents, no document can be made now, or the Secret cannot
     /// be changed.
-    fn update(&self, vm: &VirtualMachine, own: &OwnSecret) -> Option<Step> {
-        let document = self.current_document(vm, own)?.ok()?;
-        let is_current = have_same_network(document.as_bytes(), &own.document);
+    fn update(&self, served: &Served) -> Option<Step> {
+        let (own, document) = (served.own, served.document.as_ref()?.as_ref().ok()?);
         let can_update = !own.is_immutable && !is_deleted(&own.metadata) && !self.has_done(Once::UpdateSecret);
         let current = || OwnSecret { interfaces: self.with_prefixes(own), ..own.clone() };
-        (!is_current && can_update).then(|| Step::UpdateSecret(Box::new(current()), document))
+        (!served.is_current && can_update).then(|| Step::UpdateSecret(Box::new(current()), document.clone()))
     }
 
     /// Returns the addresses in a Secret with the current prefix lengths of their leases. A pool may have changed its
@@ -187,13 +207,13 @@ impl View {
     /// - The API server refuses to change a lease.
     /// - The guest has not read the current document of its machine, or this document cannot be made.
     /// - The machine does not get an address that its template requests.
-    fn report_outdated(&self, vm: &VirtualMachine, own: &OwnSecret) -> Step {
+    fn report_outdated(&self, served: &Served) -> Step {
         if let Some(Problem::Refused(error @ ClaimError::NotRecorded { .. })) = &self.problem {
             return self.report("IPAddressUnavailable", error.to_string());
         }
-        match self.outdated(vm, own) {
+        match self.outdated(served) {
             Some(note) => self.report(OUTDATED, note),
-            None => self.ignored_request(vm, own).map_or(Step::Wait, |note| self.report(IGNORED, note)),
+            None => self.ignored_request(served.vm, served.own).map_or(Step::Wait, |note| self.report(IGNORED, note)),
         }
     }
 
@@ -233,7 +253,7 @@ impl View {
     pub(super) fn outdated_pools(&self) -> BTreeSet<String> {
         let Some(vm) = &self.vm else { return BTreeSet::new() };
         match vm.secret().and_then(|name| self.secrets.get(name)) {
-            Some(NetworkSecret::Ours(own)) if self.outdated(vm, own).is_some() => {
+            Some(NetworkSecret::Ours(own)) if self.outdated(&self.served(vm, own)).is_some() => {
                 own.interfaces.iter().map(|given| self.pool_of(given, own)).collect()
             }
             _ => BTreeSet::new(),
@@ -242,13 +262,12 @@ impl View {
 
     /// Returns the reason why the guest does not run with the network data that its machine would get now. `None`: the
     /// guest runs with this data or reads it when it starts, there is no guest, or other pools serve the machine.
-    pub(super) fn outdated(&self, vm: &VirtualMachine, own: &OwnSecret) -> Option<String> {
-        let name = own.name();
-        let document = match self.current_document(vm, own)? {
-            Ok(document) => document,
-            Err(problem) => return Some(format!("Secret {name:?} keeps its network data: {problem}")),
-        };
-        if own.is_immutable && !have_same_network(document.as_bytes(), &own.document) {
+    pub(super) fn outdated(&self, served: &Served) -> Option<String> {
+        let (own, name) = (served.own, served.own.name());
+        if let Err(problem) = served.document.as_ref()? {
+            return Some(format!("Secret {name:?} keeps its network data: {problem}"));
+        }
+        if own.is_immutable && !served.is_current {
             return Some(format!(
                 "Secret {name:?} is of version 0.2.0 and keeps its network data: set the label {NETWORK_DATA_LABEL}={REQUESTED} \
                  in spec.template, then restart the machine"
@@ -316,12 +335,13 @@ impl View {
 
     /// Returns the next step that writes the marks of the template, or the annotation or the status map, which other
     /// programs read. `None`: all of them are correct, or this pass has written them.
-    fn project(&self, vm: &VirtualMachine, own: &OwnSecret) -> Option<Step> {
+    fn project(&self, served: &Served) -> Option<Step> {
+        let (vm, own) = (served.vm, served.own);
         let allocations: Vec<Allocation> = own.interfaces.iter().map(|given| given.allocation(own)).collect();
         let networks: BTreeMap<InterfaceName, String> =
             own.interfaces.iter().map(|given| (given.interface, given.network.clone())).collect();
         let mut patch = annotation_patch(&own.machine, &allocations, &networks, None).ok()?;
-        if let Some(digest) = self.digest_of(vm, own) {
+        if let Some(digest) = self.digest_of(served) {
             patch["metadata"]["annotations"][DIGEST_ANNOTATION] = digest.into();
         }
         if own.machine.kind == HolderKind::VirtualMachine {

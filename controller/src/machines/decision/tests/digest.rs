@@ -162,7 +162,7 @@ fn the_order_of_leases_changes_no_digest() {
         let allocations = [own.interfaces[0].allocation(&own)];
         let (vm, selected) = (view.vm.clone().unwrap(), [selected()]);
         own.document = view.document(&vm, &selected, &allocations, &BTreeMap::new()).unwrap().text().into();
-        let digest = view.digest_of(&vm, &own).unwrap();
+        let digest = view.digest_of(&view.served(&vm, &own)).unwrap();
         view.machine = Some(machine(&json!({"metadata": {"annotations": {(DIGEST_ANNOTATION): digest}}})));
         View { secrets: BTreeMap::new(), ..view }
     };
