@@ -55,9 +55,9 @@ guest:
 	GLOWPLUG_VERSION='$(VERSION)' $(CARGO) build --locked --profile guest --no-default-features --features guest --bin glowplug
 endif
 
-# A static program for another architecture needs a compiler for the C code of its crates. The linker of the toolchain
-# is enough. The C code of ring needs no C library; the C code of SQLite and of jemalloc needs the headers of musl. The
-# controller has jemalloc only on x86_64.
+# A static program for another architecture needs a compiler for the C code of its crates. It needs no linker other than
+# the linker of the toolchain. The C code of ring needs no C library; the C code of SQLite and of jemalloc needs the
+# headers of musl. The controller has jemalloc only on x86_64.
 ARCHITECTURE := $(firstword $(subst -, ,$(TARGET)))
 MUSL_CC := $(if $(filter $(shell uname -m),$(ARCHITECTURE)),musl-gcc,$(ARCHITECTURE)-linux-musl-gcc)
 CONTROLLER_CC := $(if $(filter $(shell uname -m),$(ARCHITECTURE)),musl-gcc,$(ARCHITECTURE)-linux-gnu-gcc)
@@ -91,15 +91,15 @@ ASKING := cloud_init docs fuzz histories networkd readers
 # run only by name.
 CONTROLLER := --manifest-path controller/Cargo.toml
 WAITING := $(shell echo $$(($$(nproc) * 2)))
-# Parts of the names of slow tests of the controller: tests that repeat a history for each write or each right, and
-# tests in which leaders change for a long time. These tests take two thirds of the time of all quick tests of the
-# controller.
+# Parts of the names of slow tests of the controller: tests that repeat a history for each write or each right, a test
+# with a hundred machines, and tests in which leaders change for a long time. These tests take two thirds of the time of
+# all quick tests of the controller.
 REPEATING := rights:: skew:: _each_write _refused_once_is a_hundred_machines no_machine_is_refused_during_an_upgrade
 
 ##@ Test
 
 # This target needs a Rust toolchain. Some of its tests also need programs that `make setup` installs.
-check: format clippy ## the inner loop: format, clippy, and the short tests that run no other program
+check: format clippy ## format, clippy, and the short tests that run no other program
 	$(CARGO) test --locked --all-features --lib --bins --test quick -- $(ASKING:%=--skip %::)
 	$(CARGO) test --locked $(CONTROLLER) --lib --test quick -- --test-threads=$(WAITING) $(REPEATING:%=--skip %)
 

@@ -1,4 +1,4 @@
-//! Measures the guest and prints a table. Each row has its limit, or a value of the same run to compare with. `make
+//! Measures the guest and prints a table. A row may have a limit, or a value of the same run to compare with. `make
 //! bench` runs this program.
 
 use std::collections::BTreeSet;
@@ -103,7 +103,7 @@ fn peer(ours: &str) -> Result<()> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let Some(peer) = std::env::split_paths(&path).map(|folder| folder.join("afterburn")).find(|file| file.is_file())
     else {
-        row("beside afterburn", "it is not on the path", "");
+        row("comparison with afterburn", "afterburn is not in PATH", "");
         return Ok(());
     };
     let [our_size, peer_size] = [fs::metadata(ours)?.len(), fs::metadata(&peer)?.len()];
@@ -205,7 +205,7 @@ fn wait_for_sleep(child: &Child) -> Result<u64> {
     Err("the program never came to its last line".into())
 }
 
-/// Builds a document with `count` NICs. Each NIC has both families, a route and a name server.
+/// Builds a document with `count` NICs and one name server. Each NIC has addresses of both families, and a route.
 fn nics(count: usize) -> String {
     let mut links = Vec::new();
     let mut networks = Vec::new();

@@ -1,4 +1,4 @@
-//! Measures the host and prints a table. Each row has its limit, or a value of the same run to compare with. `make
+//! Measures the host and prints a table. A row may have a limit, or a value of the same run to compare with. `make
 //! bench` runs this program.
 
 use std::error::Error;
@@ -83,8 +83,8 @@ impl Dice {
     }
 }
 
-/// Measures the time to take a number and the time to return a number. Either the first numbers are in use, or every
-/// second number.
+/// Measures the time to take a number and return it, once with the first numbers in use, and once with every second
+/// number in use.
 fn free_ranges() -> Result<()> {
     for in_use in [1_000_usize, 10_000, 60_000, 250_000] {
         let mut dense = FreeRanges::default();

@@ -1,5 +1,5 @@
-//! Reconciles three machines: allocates an address, patches the object of the machine, and writes the document that the
-//! machine reads at its first boot.
+//! Reconciles two machines on a pool with one free address. Prints the patch for the object of a machine, and the
+//! document that the machine reads at its first boot. The other machine waits until the address is released.
 //!
 //! `cargo run --example controller`
 

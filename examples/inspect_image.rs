@@ -1,5 +1,5 @@
-//! Shows how a machine understands a config drive: its label, its files, and its network. The image is read in process
-//! and without root, and its content is not trusted.
+//! Shows how a machine understands a config drive: its label, its files, and its network. The program reads the image
+//! without a mount and without root, and does not trust the content.
 //!
 //! `cargo run --example inspect_image -- fixtures/images/hypershift.iso`
 
@@ -28,14 +28,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
 
     let Some(document) = drive.network? else {
-        println!("It says nothing about the network.");
+        println!("The drive has no network document.");
         return Ok(());
     };
     let mut reading = read_network(&document.bytes);
     match reading.meaning {
-        Meaning::Unconfigured => println!("It configures nothing: the distribution's default holds."),
-        Meaning::Disabled => println!("It requests no network at all."),
-        Meaning::Refused => println!("It is refused:"),
+        Meaning::Unconfigured => println!("The document configures nothing: the distribution's default applies."),
+        Meaning::Disabled => println!("The document disables the network."),
+        Meaning::Refused => println!("The document is refused:"),
         Meaning::Network(network) => {
             for link in network.links() {
                 let ipv4 = link.ipv4.addresses.iter().map(ToString::to_string);

@@ -90,7 +90,7 @@ pub enum Reason {
     },
 }
 
-/// The diagnostics of one document, sorted by path.
+/// The diagnostics of one document. Errors and warnings are sorted by path.
 ///
 /// At most [`Diagnostics::KEPT`] errors and as many warnings are kept; the rest are only counted. Errors and warnings have
 /// separate limits, so that no number of warnings can hide an error. Debug messages beyond the limit are dropped.
@@ -138,7 +138,7 @@ impl<'a> FieldPath<'a> {
         path
     }
 
-    // Appends the path to a string. The formatting of `fmt` would be several times slower, and every record of a long
+    // Appends the path to a string. Formatting with `write!` would be several times slower, and every entry of a long
     // list has a path.
     pub(crate) fn push_onto(&self, path: &mut String) {
         match self {
@@ -163,8 +163,8 @@ impl fmt::Display for FieldPath<'_> {
     }
 }
 
-/// Appends a member's name to a path. A name with characters that could break the line or the path is quoted and
-/// escaped.
+/// Appends a member's name to a path. A name that is empty, is long, or has characters that could break the line or the
+/// path is quoted and escaped. A name is cut after 64 characters.
 fn push_plain(name: &str, path: &mut String) {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() | matches!(byte, b'_' | b'-');
     let is_literal = |byte: u8| matches!(byte, b' '..=b'~') & !matches!(byte, b'"' | b'\\');
@@ -206,7 +206,8 @@ impl Diagnostic {
         }
     }
 
-    /// The warning of [`Self::ignored`] about a value that the caller does not know as in the document.
+    /// The warning of [`Self::ignored`] without the value, for a caller that does not know the document's form of the
+    /// value.
     pub(crate) fn ignored_without_value(path: impl fmt::Display, because: &str) -> Self {
         Self { value: None, ..Self::ignored(path, "", because) }
     }

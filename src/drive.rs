@@ -6,7 +6,7 @@
 //! the label. The kernel must mount the volume before its files can be read.
 //!
 //! All input from a drive is hostile: a size is checked before it is used, a symbolic link is never followed off the
-//! drive, and only regular files are opened.
+//! drive, and only regular files and directories are read.
 //!
 //! Sources of the layouts of OpenStack and NoCloud: `openstack/nova:nova/virt/configdrive.py`,
 //! `kubevirt/kubevirt:pkg/cloud-init/cloud-init.go`, `canonical/cloud-init:cloudinit/sources/DataSourceNoCloud.py`.
@@ -52,7 +52,7 @@ impl Volume {
     ///
     /// # Errors
     ///
-    /// [`ReadError::NeedsMount`] for FAT, and the errors of [`Files::read`].
+    /// [`ReadError::NeedsMount`] for FAT, and the errors of [`iso9660::Image::open`].
     pub fn open<'a, S: ReadAt + ?Sized>(&self, source: &'a S) -> Result<iso9660::Image<'a, S>, ReadError> {
         match self.file_system {
             FileSystem::Iso9660 => iso9660::Image::open(source),

@@ -228,7 +228,7 @@ fn recognise<'d>(
         }
         None if cloud_inits.is_some() || given(&&"version") => (document, FieldPath::Document),
         Some(Value::Object(network)) if !network.is_empty() => {
-            report_unknown_members("network alone");
+            report_unknown_members("only the member network");
             (network, FieldPath::Field(&FieldPath::Document, WRAPPER))
         }
         None | Some(Value::Object(_)) => {

@@ -59,7 +59,8 @@
 //! | [`image`] | the config drive |
 //! | [`metrics`] | the state of pools for Prometheus |
 //!
-//! A table in the hidden module `may_record` decides what a record of an address may do, for each source of records.
+//! A table in the hidden module `may_record` decides, for each source of records, whether a record of an address
+//! becomes a lease, reserves the address, or is ignored.
 //! The hidden module `counts` has the words for the states of addresses.
 //!
 //! No module connects to a cluster. The caller passes objects (as JSON) and times with each call, and receives patches

@@ -41,13 +41,13 @@
 //! | `atomic_file` | files of the programs, written in one step |
 //! | `terminal` | escapes and tables in the output of the programs |
 //!
-//! Imports point down: `guest → formats, render, drive → network, diagnostic`, and `host → formats, render → network,
-//! diagnostic`. `guest` and `host` do not import each other. Both use the same type for a document, so the guest can
-//! read every document that the host writes.
+//! Imports point down: `guest → formats, render → network, diagnostic`, and `host → formats, render → network,
+//! diagnostic`. `drive` imports no other module. `guest` and `host` do not import each other. Both use the same type
+//! for a document, so the guest can read every document that the host writes.
 //!
 //! The feature `guest` adds the modules `drive` and `guest`, which run in the initramfs. The feature `vmware` adds the
 //! kernel arguments of a VMware machine to `guest`. The feature `host` adds the module `host`. Three more features
-//! extend this module: `sqlite` adds a ledger in a file, `vsphere` adds the machines of OpenShift on vSphere, and `ctl`
+//! extend `host`: `sqlite` adds a ledger in a file, `vsphere` adds the machines of OpenShift on vSphere, and `ctl`
 //! enables both and adds the dependencies of glowplugctl. `log`, `atomic_file` and `terminal` are for the programs.
 //! `network`, `formats`, `render` and `diagnostic` touch no file, no process and no clock.
 //!

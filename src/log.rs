@@ -32,7 +32,8 @@ impl Drain for StandardError {
             return Ok(());
         }
         let mut keys = Keys(Vec::new());
-        // A key that cannot be written is left out, because there is no other place to report the error.
+        // If a key cannot be written, this key and the keys after it are left out: there is no other place to report
+        // the error.
         let _ = record.kv().serialize(record, &mut keys).and_then(|()| values.serialize(record, &mut keys));
         let mut line = String::new();
         if self.priorities {

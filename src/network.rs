@@ -114,7 +114,7 @@ pub enum LinkKind {
     Bond {
         /// Interface name of the bond.
         name: InterfaceName,
-        /// The bond members, at least one; all of them are NICs.
+        /// The bond members; all of them are NICs. The readers reject a bond without members.
         ports: Vec<LinkIndex>,
         /// Mode and options of the bond.
         options: BondOptions,
@@ -293,8 +293,8 @@ impl NetworkConfig {
         !self.links.iter().any(Link::asks) && self.links.iter().any(|link| link.without_addresses)
     }
 
-    /// NICs that are identified by their name, get no address, and are not part of another link. Empty if the document
-    /// requests nothing else ([`NetworkConfig::states_no_addresses`]).
+    /// NICs that are identified by their name and are not part of another link, and for which the document states only
+    /// that they get no address. Empty if the document requests nothing else ([`NetworkConfig::states_no_addresses`]).
     #[cfg(feature = "guest")]
     pub(crate) fn quiet_names(&self) -> Vec<(LinkIndex, InterfaceName)> {
         let is_quiet = |(at, link): (usize, &Link)| match link.kind {
@@ -480,7 +480,8 @@ impl Link {
         }
     }
 
-    /// Whether the guest must configure the link. A NIC without settings needs no configuration.
+    /// Whether the guest must configure the link. A NIC that gets no address, MTU or MAC address needs no
+    /// configuration.
     #[must_use]
     pub fn asks(&self) -> bool {
         let is_made = !matches!(self.kind, LinkKind::Nic(_));

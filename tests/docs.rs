@@ -7,7 +7,7 @@
 //! - `sh` is one script, which must succeed.
 //! - `console repository` runs in the repository. `console` and `sh` run in a scratch directory of the document, which
 //!   has a link to the `fixtures` of the repository.
-//! - `console elsewhere` needs a cluster, an image, a booted machine or minutes. Its commands do not run, but
+//! - `console elsewhere` needs a cluster, an image, a booted machine or several minutes. Its commands do not run, but
 //!   [`ELSEWHERE`] must list each of them.
 //! - Every other block has no commands.
 //!
@@ -390,7 +390,7 @@ fn the_pages_for_users_name_no_tests() {
     assert_eq!(named, []);
 }
 
-/// Every link leads to an existing file and, if it has a fragment, to an existing heading.
+/// Every link to a file leads to an existing file and, if the link has a fragment, to an existing heading.
 #[test]
 fn every_link_in_the_documents_has_a_target() {
     let mut broken = Vec::new();

@@ -465,7 +465,7 @@ fn a_file_of_a_truncated_image_has_the_right_content_or_cannot_be_read() {
     }
 }
 
-/// Reads a few thousand variants of four images. In each variant, one to four bytes of the structures are changed.
+/// Reads 2000 variants of each of four images. In each variant, one to four bytes are changed.
 #[test]
 fn no_damaged_image_makes_the_reader_panic_or_read_without_end() {
     let mut tree = rich();

@@ -1,5 +1,5 @@
-//! Runs each fuzz target without libFuzzer: on its seeds, and on some thousands of inputs derived from the seeds. Each
-//! run has the same inputs. `make fuzz` tries further inputs.
+//! Runs each fuzz target without libFuzzer: on its seeds, and on thousands of inputs that are derived from the seeds.
+//! The inputs are the same in every run. `make fuzz` tries further inputs.
 
 #![allow(clippy::unwrap_used, clippy::panic, unreachable_pub, reason = "a target panics where something does not hold")]
 
@@ -27,7 +27,8 @@ impl Random {
         (z ^ (z >> 31)) as usize % limit.max(1)
     }
 
-    /// Returns a seed in which some bytes are changed, removed, doubled or copied from another seed.
+    /// Returns a copy of a seed with one to eight changes: a byte is inserted, a bit is flipped, or some bytes are
+    /// removed, repeated or replaced by bytes of another seed.
     fn input(&mut self, seeds: &[Vec<u8>]) -> Vec<u8> {
         let mut input = seeds[self.below(seeds.len())].clone();
         for _ in 0..=self.below(8) {

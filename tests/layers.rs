@@ -1,4 +1,5 @@
-//! Checks that each layer imports only its layers in [`LAYERS`]. The crate's features enforce a part of this rule.
+//! Checks that each layer imports only the layers that [`LAYERS`] lists for it. The crate's features enforce a part of
+//! this rule. Other tests check that neither files nor modules import each other in a circle.
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test may fail the test")]
 

@@ -27,7 +27,7 @@ const SEEDS: Range<u64> = 0..200;
 /// Number of differences that a failing test shows.
 const DIFFERENCES: usize = 3;
 
-/// Starts of netplan's messages about documents that netplan refuses, while glowplug reads them as cloud-init does.
+/// Parts of netplan's messages about documents that netplan refuses, although cloud-init and glowplug read them.
 const REFUSED: [&str; 7] = [
     "Invalid MAC address",
     "expected sequence",
@@ -38,7 +38,7 @@ const REFUSED: [&str; 7] = [
     "'set-name:' requires 'match:' properties",
 ];
 
-/// A document with routing rules. The generator writes no such document.
+/// A document with routing rules. The generator of documents writes no routing rules.
 const RULES: &str = r#"{"network": {"version": 2, "ethernets": {"eno1": {"addresses": ["10.0.0.5/24", "2001:db8::5/64"],
     "routes": [{"to": "default", "via": "10.0.0.1", "table": 100}], "routing-policy": [
     {"from": "10.0.0.5", "table": 100, "priority": 7}, {"to": "2001:db8:1::/48", "table": 1000, "priority": 8, "mark": 255},
@@ -68,8 +68,8 @@ fn document(tree: Value) -> Option<(Value, NetworkConfig)> {
     (is_shown && is_same).then_some((document, network))
 }
 
-/// Runs `netplan generate` on a document, in the directory of a case. Returns the message of netplan if it refuses the
-/// document.
+/// Runs `netplan generate` on a document, in the directory of a case, and adapts the generated files to the NICs of the
+/// test. Fails with netplan's message if netplan refuses the document.
 fn generate(case: &Path, document: &Value, network: &NetworkConfig) -> Result<(), String> {
     let place = case.join("etc/netplan");
     fs::create_dir_all(&place).unwrap();

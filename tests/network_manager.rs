@@ -113,7 +113,8 @@ fn the_profile_of_a_pattern_applies_to_every_nic_that_it_matches() {
     cases::check_pattern(&QUIET, write, run_batch, |found, matched| found == matched);
 }
 
-/// glowplug warns that such arguments configure only one NIC. On a machine with one NIC, such arguments are correct.
+/// glowplug warns that the arguments configure only one of the NICs that the pattern matches. On a machine with one
+/// NIC, the arguments are correct.
 #[test]
 fn kernel_arguments_for_a_pattern_with_an_address_apply_to_one_nic() {
     let rendered = dracut::render(&cases::meaning(cases::PATTERN), &mut Diagnostics::default());

@@ -40,7 +40,7 @@ const SEEDS: Range<u64> = 0..1200;
 /// Seeds of the documents of each version of cloud-init's format. `READERS_SEEDS` replaces these seeds, too.
 const NETWORK_SEEDS: Range<u64> = 0..200;
 
-/// Maximum number of disagreements that a failing test prints. Some are enough to see whether they have the same cause.
+/// Number of disagreements after which a test stops. A few show whether all disagreements have the same cause.
 const DISAGREEMENTS: usize = 5;
 
 /// Returns the arguments that glowplug renders from a config drive, without the final newline.
@@ -163,8 +163,8 @@ fn compare_networks(render: Render, ask: fn(&str, Meaning) -> Answer) {
         }
         Ok(())
     });
-    // Only documents with a pattern are refused, and version 1 has no patterns. Half of the documents have version 2,
-    // so at most half of the documents are refused.
+    // Only documents with a pattern are refused, and version 1 has no patterns. At most half of the documents of
+    // version 2 are refused.
     let refused = refused.into_inner();
     assert!(env::var_os("READERS_SEEDS").is_some() || refused * 2 <= seeds, "{refused} of {} are refused", seeds * 2);
 }

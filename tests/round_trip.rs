@@ -166,7 +166,7 @@ proptest! {
             match (interface.mac_address, device) {
                 (Some((last, _)), Device::MacAddress(mac)) => prop_assert_eq!(mac.to_string(), mac_address(last)),
                 (_, Device::Name(name)) => prop_assert_eq!(name.as_str(), &interface.name),
-                (_, other) => prop_assert!(false, "a NIC that nobody named so: {other}"),
+                (_, other) => prop_assert!(false, "unexpected device of a NIC: {other}"),
             }
             expected.extend(interface.addresses.iter().map(|address| (device.to_string(), *address)));
         }

@@ -31,7 +31,7 @@ fn files(suffix: &str) -> Vec<PathBuf> {
     files
 }
 
-/// The unit that copies files of an earlier unit. This unit does not run glowplug.
+/// Name of the unit that copies NetworkManager's profiles to `/run`. This unit does not run glowplug.
 const COPIES: &str = "glowplug-network-profiles.service";
 
 fn name(path: &Path) -> &str {
@@ -109,7 +109,7 @@ fn verify_first_boot(unit: &str) -> String {
 }
 
 #[test]
-fn a_first_boot_of_coreos_can_start_with_the_unit_that_copies_the_profiles() {
+fn the_unit_that_copies_the_profiles_causes_no_ordering_cycle_in_a_first_boot_of_coreos() {
     let text = fs::read_to_string(Path::new(MODULE).join(COPIES)).unwrap();
     assert_eq!(verify_first_boot(&text), "");
     let cyclic = text.replace("\n[Service]\n", "Before=coreos-teardown-initramfs.service\n[Service]\n");
@@ -288,7 +288,7 @@ fn shellcheck_finds_no_mistake_in_the_commands_of_the_containerfile() {
 
 /// The image of the last stage has neither a compiler nor the sources.
 #[test]
-fn the_containerfile_compiles_with_the_oldest_compiler_in_a_stage_of_its_own() {
+fn the_containerfile_compiles_with_the_oldest_supported_compiler_in_a_separate_stage() {
     let stages: Vec<&str> = CONTAINERFILE.lines().filter(|line| line.starts_with("FROM ")).collect();
     let oldest = env!("CARGO_PKG_RUST_VERSION");
     assert_eq!(stages, [&format!("FROM docker.io/library/rust:{oldest}-alpine AS build"), "FROM ${BASE}"]);

@@ -39,9 +39,9 @@ enum Command {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum LogFormat {
-    /// One line for a person
+    /// Lines for people
     Text,
-    /// One JSON object on a line
+    /// One JSON object on each line
     Json,
 }
 

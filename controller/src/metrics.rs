@@ -154,7 +154,7 @@ impl Default for Metrics {
         let api_requests = Family::default();
         registry.register("api_requests", "Requests to the API server", api_requests.clone());
         let queue_depth = Family::<_, Gauge>::default();
-        registry.register("queue_depth", "Names and commands that wait for a free place", queue_depth.clone());
+        registry.register("queue_depth", "Names that wait for a pass, and commands that wait", queue_depth.clone());
         let passes = Family::<_, Counter>::default();
         registry.register("passes", "Ended passes over the objects of a name", passes.clone());
         for queue in QUEUES {
@@ -165,7 +165,7 @@ impl Default for Metrics {
         }
         drop(queue_depth.get_or_create(&[("queue", REGISTRY)]));
         let standstill_seconds = Gauge::default();
-        let help = "Time for which the leader has recorded nothing of the command on which it works";
+        let help = "Time for which the leader has worked on one command without recording anything";
         registry.register("standstill_seconds", help, standstill_seconds.clone());
         let certificate_expiry = Gauge::default();
         let help = "When the certificate of the webhooks expires, in seconds since 1970";
@@ -307,7 +307,7 @@ fn seconds() -> Histogram {
 mod tests {
     use super::*;
 
-    /// The lines of the metrics of MAC addresses, sorted.
+    /// Returns the lines of the metrics of MAC addresses, sorted.
     fn macs(metrics: &Metrics) -> Vec<String> {
         let text = metrics.text();
         let mut lines: Vec<String> =

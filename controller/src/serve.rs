@@ -65,7 +65,7 @@ const BODIES: usize = 32 << 20;
 const UNIT: usize = 1 << 10;
 /// Maximum number of concurrent requests on a connection over HTTP/2.
 const STREAMS: u32 = 4;
-/// Timeout of a TLS handshake, and of the first request on a connection.
+/// Timeout of a TLS handshake, and time in which the first request on a connection must begin.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Timeout of a body, and of the handling of a request. API servers wait 5 seconds for the webhooks of this program.
 const HANDLING: Duration = Duration::from_secs(5);
@@ -316,8 +316,8 @@ pub fn answer(status: StatusCode, content_type: &'static str, body: impl Into<By
 // === impl Certificate ===
 
 impl Certificate {
-    /// Creates the certificate from the files `tls.crt` and `tls.key` of `folder`. A Secret of type `kubernetes.io/tls`
-    /// has these names.
+    /// Creates the certificate from the files `tls.crt` and `tls.key` in `folder`. The keys of a Secret of type
+    /// `kubernetes.io/tls` have these names.
     #[must_use]
     pub fn of(folder: &Path) -> Self {
         Self {
@@ -339,7 +339,8 @@ impl Certificate {
     ///
     /// # Errors
     ///
-    /// A file cannot be read, or is not a certificate or key, and there is no previous certificate.
+    /// A file cannot be read, has no certificate or key, or the key does not match, and there is no previous
+    /// certificate.
     pub fn check(&self) -> io::Result<()> {
         self.current().map(drop)
     }

@@ -7,7 +7,8 @@
 //! In the tests, the object of another user has the name `honest`. The generator also uses this name, to try references
 //! to the other user's object.
 //!
-//! Each test in the table has `content` in its name. `make fuzz-controller` runs these tests with many more objects.
+//! Each test with derived objects has `content` in its name. `make fuzz-controller` runs these tests with many more
+//! objects.
 //!
 //! | kind | readers | tests |
 //! |---|---|---|
@@ -103,7 +104,7 @@ pub(crate) fn each_text(valid: &Value, mut check: impl FnMut(&str) -> bool) {
     assert!(stored > variants / 3, "{stored} of {variants} objects have valid metadata");
 }
 
-/// Derives a document from a valid document.
+/// Returns a copy of `valid` with up to three changes of members or items. Never changes the identity of the object.
 pub(crate) fn variant(random: &mut Random, valid: &Value) -> Value {
     let mut value = valid.clone();
     for _ in 0..=random.below(3) {

@@ -1,5 +1,6 @@
-//! The admission webhooks. They reject invalid pools before the API server stores them, and instances that must not
-//! start. They add the reference to network data, and the label for MAC addresses, to the machines that pools serve.
+//! The admission webhooks. They reject invalid pools before the API server stores them, machines that cannot get an
+//! address, and instances that must not start. They add the reference to network data, and the label for MAC addresses,
+//! to the machines that pools serve.
 //!
 //! The functions [`validate`], [`compare`], [`judge_leases`], [`admit_new`] and [`admit_change`] are pure. [`Webhooks`]
 //! reads their input from the API server and responds over HTTP. The webhooks write nothing, so every replica can
@@ -297,9 +298,10 @@ impl Webhooks {
         Ok(held)
     }
 
-    /// Returns the networks on which an earlier VirtualMachine of this name holds an address of one of `pools`. A
-    /// sticky pool then gives this address to the new machine. Without a KubevirtMachine in this namespace, only leases
-    /// record the address, so all leases are read.
+    /// Returns the networks on which an earlier VirtualMachine of this name holds an address of one of `pools`. When
+    /// this address is released, the new machine gets it, because a VirtualMachine without a KubevirtMachine prefers
+    /// the address that its name had last. Without a KubevirtMachine in this namespace, only leases record the
+    /// address, so all leases are read.
     async fn held_without_machine(&self, machine: &VirtualMachine, pools: &[PoolId]) -> kube::Result<BTreeSet<String>> {
         let is_earlier = |Holder { kind, namespace, name, vm_namespace, .. }: &Holder| {
             let namespace = vm_namespace.as_ref().unwrap_or(namespace);

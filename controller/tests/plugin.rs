@@ -720,7 +720,7 @@ async fn adopt_with_the_option_namespace_prints_the_next_step_for_a_pool_of_this
         format!("when no machine needs a decision any more, create pool shop/machines in this cluster, from {POOL}"),
     ]);
     assert_eq!(next(plugin.json(&of_file).await), (Some(1), expected));
-    let wrong = "error: --namespace: \"other\" is not the namespace of pool shop/machines, expected that of the pool, and only if the \
+    let wrong = "error: --namespace: \"other\" is not the namespace of pool shop/machines, expected the namespace of the pool, and only if the \
                  controller runs with this option\n";
     let of_other = ["adopt", "--file", POOL, "--namespace", "other"];
     assert_eq!(plugin.run(&of_other).await, (Some(1), String::new(), wrong.to_owned()));
@@ -1003,7 +1003,7 @@ async fn the_commands_plan_status_and_why_report_why_a_machine_has_no_network_da
         of(
             "old-0",
             "the guest comes from another cluster",
-            "nothing: the machine gets its address when its run strategy is another one",
+            "nothing: the machine gets its address when its run strategy changes",
         ),
         of("web-0", volume, "add the volume to spec.template, then restart the machine if its guest runs"),
     ];

@@ -111,7 +111,7 @@ _glowplug_network_manager() {
     done
     [[ $generator ]] || _glowplug_fail "the image has $unit and no nm-initrd-generator"
     # The module base installs dracut-lib.sh, but only after this module.
-    dracut_module_included base || _glowplug_fail "the image has $unit and no dracut-lib.sh to tell it of our arguments"
+    dracut_module_included base || _glowplug_fail "the image has $unit but no dracut-lib.sh, which passes our arguments to the unit"
     mkdir -p "$unit_dir/$unit.d"
     sed "s,@GENERATOR@,$generator," "$moddir/NetworkManager-config-initrd.conf" >"$unit_dir/$unit.d/50-glowplug.conf" \
         || _glowplug_fail "cannot write a drop-in for $unit"
@@ -123,7 +123,7 @@ _glowplug_networkd() {
     local unit=systemd-network-generator.service generator="$systemdutildir/systemd-network-generator"
     [[ -e $initdir$systemdsystemunitdir/$unit && -x $initdir$generator ]] \
         || _glowplug_fail "there is no $unit, which would read the default arguments"
-    dracut_module_included base || _glowplug_fail "the image has $unit and no dracut-lib.sh to tell it of our arguments"
+    dracut_module_included base || _glowplug_fail "the image has $unit but no dracut-lib.sh, which passes our arguments to the unit"
     mkdir -p "$initdir$systemdsystemunitdir/$unit.d"
     sed "s,@GENERATOR@,$generator," "$moddir/systemd-network-generator.conf" \
         >"$initdir$systemdsystemunitdir/$unit.d/50-glowplug.conf" || _glowplug_fail "cannot write a drop-in for $unit"
@@ -131,9 +131,10 @@ _glowplug_networkd() {
         || dwarn "glowplug: without the dracut module systemd-resolved no program in the initramfs queries the name servers"
 }
 
-# Sets the default arguments in a drop-in, unless another drop-in sets them or, for strict mode, unsets them. Fedora
-# CoreOS has its default arguments in a drop-in of afterburn, and later reads this drop-in to distinguish the default
-# network from a network that a person requested. So glowplug must use the same default.
+# Copies the default arguments of afterburn into a drop-in of our unit, unless another drop-in sets our default
+# arguments or, for strict mode, unsets them. Warns if afterburn has no default arguments either. Fedora CoreOS has its
+# default arguments in a drop-in of afterburn, and later reads this drop-in to distinguish the default network from a
+# network that a person requested. So glowplug must use the same default.
 _glowplug_default() {
     local drop_ins value
     mapfile -t drop_ins < <(_glowplug_drop_ins)
@@ -147,7 +148,7 @@ _glowplug_default() {
         printf '[Service]\nEnvironment=%s\n' "$value" \
             >"$initdir$systemdsystemunitdir/$_glowplug_unit.d/20-default-of-afterburn.conf"
     else
-        dwarn "glowplug: no drop-in of $_glowplug_unit sets $_glowplug_variable (to nothing for none):" \
+        dwarn "glowplug: no drop-in of $_glowplug_unit sets $_glowplug_variable (an empty value means no arguments):" \
             "a KubeVirt machine that needs a default will not boot"
     fi
 }

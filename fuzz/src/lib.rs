@@ -1,4 +1,4 @@
-//! Fuzzing of all readers of untrusted input.
+//! Fuzzes the library's readers of untrusted input.
 
 mod memory;
 pub mod targets;

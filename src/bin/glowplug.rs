@@ -92,7 +92,7 @@ struct MachineOptions {
     cmdline: bool,
     /// Set the platform instead of detecting it
     ///
-    /// glowplug acts on kubevirt.
+    /// glowplug supports the platform kubevirt.
     #[arg(long, value_name = "NAME")]
     provider: Option<String>,
     /// Read this drive: directory, image or device
@@ -234,7 +234,8 @@ struct Check {
     root: PathBuf,
 }
 
-/// Checks a root from which files are only read. Without this check, a misspelt root is a machine without a drive.
+/// Checks a root from which files are only read. Without this check, a misspelt root would look like a machine without
+/// a drive.
 fn existing(root: PathBuf) -> Result<PathBuf, &'static str> {
     if root.is_dir() { Ok(root) } else { Err("no such directory") }
 }

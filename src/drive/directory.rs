@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_leads_out_of_the_drive_is_not_a_file() {
+    fn a_path_with_a_part_that_is_not_a_plain_name_is_not_a_file() {
         let (_outside, drive) = drive();
         for path in ["../secret", "/etc/passwd", "openstack/../../secret", "openstack//latest", "."] {
             assert!(is_not_a_file(drive.read(path, 100), path), "{path}");
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_reports_size_zero_is_still_read_only_up_to_the_limit() {
+    fn no_more_than_the_limit_and_one_byte_is_read_from_a_file_that_reports_size_zero() {
         let process = Directory::open(Path::new("/proc/self")).unwrap();
         let error = process.read("status", 10).unwrap_err();
         assert_eq!(error.to_string(), "status: file of 11 bytes, expected at most 10");

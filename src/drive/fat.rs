@@ -31,7 +31,7 @@ const END_OF_DIRECTORY: u8 = 0x00;
 /// First byte of a deleted entry.
 const DELETED: u8 = 0xe5;
 
-/// The two positions on a volume that can carry its label.
+/// The two sources of a volume's label: the root directory and the boot sector.
 #[derive(Debug, Eq, PartialEq)]
 struct Labels {
     /// Start of the root directory, in bytes from the start of the volume.
@@ -75,8 +75,8 @@ pub(super) fn label(source: &(impl ReadAt + ?Sized)) -> io::Result<Option<String
 // === impl Labels ===
 
 impl Labels {
-    /// Finds the positions of the label. `None` when the sector is not the boot sector of a FAT volume. The first
-    /// sector of a partitioned disk ends with the same two bytes, so the function also checks the other numbers.
+    /// Finds the sources of the label. `None` when the sector is not the boot sector of a FAT volume. The first sector
+    /// of a partitioned disk ends with the same two bytes, so the function also checks the other numbers.
     fn find(boot: &[u8; BOOT_SECTOR]) -> Option<Self> {
         let sector = u64::from(u16_le(boot, 11));
         let per_cluster = u64::from(boot[13]);

@@ -108,8 +108,8 @@ struct Walk<'i, 'a, S: ReadAt + ?Sized> {
     path: &'i str,
 }
 
-/// Reads the label of the primary volume. `None` when there is no such volume, or when the device ends before the
-/// descriptor.
+/// Reads the label of the primary volume. `None` when there is no such volume, or when the device ends before the end
+/// of the descriptor.
 pub(super) fn label(source: &(impl ReadAt + ?Sized)) -> io::Result<Option<String>> {
     let mut descriptor = [0; BLOCK];
     match source.read_at(offset(FIRST_DESCRIPTOR), &mut descriptor) {
@@ -144,7 +144,7 @@ fn raw_name(record: &[u8]) -> &[u8] {
     record.get(NAME..NAME + length).unwrap_or_default()
 }
 
-/// Returns the bytes after the name and its padding byte.
+/// Returns the bytes after the name. A name of even length has a padding byte after it, which is skipped.
 fn system_use_area(record: &[u8]) -> &[u8] {
     let name = usize::from(record.get(NAME - 1).copied().unwrap_or(0));
     record.get(NAME + (name | 1)..).unwrap_or_default()

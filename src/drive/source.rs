@@ -24,7 +24,8 @@ pub trait Files {
     /// # Errors
     ///
     /// * [`ReadError::TooLarge`]: the file has more than `limit` bytes. The size is checked before the file is read.
-    /// * Every other variant: the drive is broken.
+    /// * [`ReadError::NotAFile`]: the path is not that of a regular file on the drive.
+    /// * Every other variant: the drive cannot be read, or is broken.
     fn read(&self, path: &str, limit: usize) -> Result<Option<Vec<u8>>, ReadError>;
 
     /// Lists the names in a directory, sorted. `None` when there is no such directory. At most [`MAX_ENTRIES`] names
@@ -54,7 +55,7 @@ pub enum ReadError {
         /// Largest size that is read, in bytes.
         limit: usize,
     },
-    /// The path is a symbolic link that leads off the drive, or is not a regular file.
+    /// The path is invalid, leads off the drive through a symbolic link, or is not that of a regular file.
     NotAFile {
         /// Path on the drive.
         path: String,
@@ -88,8 +89,9 @@ pub enum FileSystem {
     Vfat,
 }
 
-/// Splits a path into its parts; the root directory has no part. A part that is not a plain name, such as `..`, is an
-/// error: a path can contain directory names from the drive, and such a part could lead off the drive.
+/// Splits a path into its parts; the root directory has no part. More than [`MAX_DEPTH`] parts are an error. A part
+/// that is not a plain name, such as `..`, is an error, too: a path can contain directory names from the drive, and
+/// such a part could lead off the drive.
 pub(super) fn parts(path: &str) -> Result<Vec<&str>, ReadError> {
     if path.is_empty() {
         return Ok(Vec::new());

@@ -56,7 +56,7 @@ impl<'a, S: ReadAt + ?Sized> Window<'a, S> {
                 Ok(())
             }
             None => {
-                let source = io::Error::new(ErrorKind::InvalidData, "more reads than a config drive takes");
+                let source = io::Error::new(ErrorKind::InvalidData, "more reads than a file of a config drive needs");
                 Err(ReadError::io(what, source))
             }
         }

@@ -45,7 +45,7 @@ pub(super) struct WrittenOption<'a> {
 const NAMESERVER_EXPECTED: &str = "an IP address";
 const DESTINATION_EXPECTED: &str = "an address, a CIDR or default";
 
-/// Reports a value that is not in a fixed set of values, or a value that is missing.
+/// Reports a value that is unknown or invalid. A missing value has the problem `missing`.
 pub(super) fn unknown(
     diagnostics: &mut Diagnostics,
     severity: Severity,
@@ -428,7 +428,7 @@ fn report_guess(diagnostics: &mut Diagnostics, link: &Link, guess: &Guess) {
     let (address, length) = (guess.address.ip(), guess.address.prefix());
     let is_ipv4 = address.is_ipv4();
     let (ipv4, ipv6) = (&link.ipv4.addresses, &link.ipv6.addresses);
-    // In these cases the gateway may be outside of the subnet: DHCP or a router can supply another subnet, and a subnet
+    // In these cases the gateway can be outside of the subnet: DHCP or a router can supply another subnet, and a subnet
     // of /31, /32, /127 or /128 has at most one other address.
     let is_anywhere = if is_ipv4 {
         link.ipv4.dhcp || ipv4.iter().any(|address| address.prefix() + 1 >= Family::Ipv4.bits())

@@ -70,8 +70,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Reports members that the format allows but this program ignores: a warning for a probable misspelling, else a
-    /// debug message.
+    /// Reports unknown members of a format that allows further members, as OpenStack's does: a warning for a probable
+    /// misspelling, else a debug message.
     pub(super) fn report_misspelt<'v>(
         &mut self,
         written: impl IntoIterator<Item = (&'v str, &'v Value)>,
@@ -123,7 +123,8 @@ impl Reader<'_> {
         }
     }
 
-    /// The object in a member. `None` for `null`, and for any other type, which is reported.
+    /// The object in a member. `None` if the member is missing or `null`. `None` also for any other type, which is
+    /// reported.
     pub(super) fn object<'v>(
         &mut self,
         parent: &'v Object,
@@ -141,8 +142,8 @@ impl Reader<'_> {
         }
     }
 
-    /// The boolean in a member, also if it is written as a string. `None` for `null`, and for any other value, which is
-    /// reported.
+    /// The boolean in a member, also if it is written as a string. `None` if the member is missing or `null`. `None`
+    /// also for any other value, which is reported.
     pub(super) fn switch(
         &mut self,
         parent: &Object,

@@ -167,7 +167,7 @@ impl Object {
         }
     }
 
-    /// Every member once, in the document's order. If a name is repeated, only the last member.
+    /// Every member once, in the document's order. Of several members with one name, only the last is returned.
     #[must_use]
     pub fn members(&self) -> Vec<(&str, &Value)> {
         let mut seen = BTreeSet::new();
@@ -222,7 +222,8 @@ impl From<Value> for Parsed {
 // === impl Value ===
 
 impl Value {
-    /// A whole number if the fraction is zero, else a fraction. Some programs write 1500 as `1500.0`.
+    /// A whole number if the fraction is zero and the number is at most 2^53, else a fraction. Some programs write 1500
+    /// as `1500.0`.
     fn number(number: f64) -> Self {
         // Up to 2^53 a float represents every whole number exactly.
         let is_whole = number.fract() == 0.0 && number.abs() <= 9_007_199_254_740_992.0;
@@ -488,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn a_document_that_begins_as_json_is_never_read_as_yaml() {
+    fn json_with_a_mistake_is_not_read_as_yaml() {
         for (document, path, problem) in [
             ("{a: 1}", "line 1 column 2", "key must be a string"),
             ("# a: b\n{'a': 1}", "line 2 column 2", "key must be a string"),

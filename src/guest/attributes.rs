@@ -225,8 +225,8 @@ impl Key {
             names.join(", ")
         });
         format!(
-            "{names}, {interfaces} (of further interfaces with _1, _2 and so on behind it), \
-             and behind device_0_, device_1_ and so on: {devices}"
+            "{names}, {interfaces} (for further interfaces with the suffix _1, _2 and so on), \
+             and with the prefix device_0_, device_1_ and so on: {devices}"
         )
     }
 }

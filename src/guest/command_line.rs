@@ -84,8 +84,8 @@ impl CommandLine {
         value.is_some_and(|value| !["0", "no", "off", "false"].contains(&value))
     }
 
-    /// Returns the first argument that configures a NIC. `nameserver=`, `rd.route=`, `ifname=` and `rd.neednet=` are
-    /// not such arguments: they stay on the line, and our arguments are added.
+    /// Returns the first argument that configures an interface. `nameserver=`, `rd.route=`, `ifname=` and `rd.neednet=`
+    /// are not such arguments: they stay on the line, and our arguments are added.
     #[must_use]
     pub fn configures_network(&self) -> Option<&str> {
         let configures = |word: &&String| {
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn only_arguments_that_configure_a_nic_count_as_a_configured_network() {
+    fn only_arguments_that_configure_an_interface_count_as_a_configured_network() {
         let configures = |line: &str| CommandLine::parse(line).configures_network().map(str::to_owned);
         for word in ["ip=dhcp", "bond=bond0:eth0", "vlan=v5:eth0", "bridge=br0:eth0", "team=t:eth0"] {
             assert_eq!(configures(&format!("quiet {word} x")), Some(word.to_owned()));

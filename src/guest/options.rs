@@ -17,8 +17,8 @@ pub struct Options {
     pub source: Source,
     /// Network program of the initramfs.
     pub renderer: Renderer,
-    /// Kernel arguments of the distribution for a machine whose drive configures nothing. `Err` has the reason why
-    /// required arguments are missing; this reason matters only if the run needs the default.
+    /// Kernel arguments of the distribution for a machine that has no drive, or whose drive configures nothing. `Err`:
+    /// the reason why these arguments are invalid, or required and missing. It matters only if the run needs them.
     pub default_value: Result<Option<DefaultValue>, String>,
     /// How the run handles an invalid document.
     pub on_error: OnError,

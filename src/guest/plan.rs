@@ -271,7 +271,7 @@ impl<'a> Planner<'a> {
         Ok(())
     }
 
-    /// Takes the other options from the kernel command line, which is the only way to set them at the boot loader.
+    /// Takes the other options from the kernel command line, where a user can set them at the boot loader.
     fn override_options(&mut self, command_line: &CommandLine) -> Result<(), Stop> {
         self.options.any_drive |= command_line.has_switch("glowplug.any-drive");
         if let Some(on_error) = option_of(command_line, "glowplug.on-error")? {

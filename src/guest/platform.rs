@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn with_the_option_cmdline_dmi_is_not_read() {
+    fn dmi_is_not_read_with_the_option_cmdline() {
         assert_eq!(
             platform(&Selection::CommandLine, "quiet", &[("sys_vendor", "KubeVirt")]),
             (None, "kernel command line names no platform".to_owned())

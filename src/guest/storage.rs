@@ -1,8 +1,9 @@
 //! Finds the config drive of this machine: loads drivers, waits for the drive, chooses between several drives, and
 //! reads the chosen drive.
 //!
-//! udev has not run yet: there are no symbolic links by label, and only built-in drivers and the drivers that the unit
-//! requested are loaded. All facts about devices come from the kernel's own directories below the root.
+//! In the initramfs, udev has not run yet: there are no symbolic links by label, and only built-in drivers and the
+//! drivers that the unit requested are loaded. All facts about devices come from the kernel's own directories below the
+//! root.
 //!
 //! A config drive is recognised by its label. It is the machine's own drive if its uuid is the uuid in the firmware. A
 //! label alone is weak evidence: a rescue drive, or the drive of a clone or of another machine, may be attached too.
@@ -153,9 +154,10 @@ impl Search<'_> {
     /// # Errors
     ///
     /// * [`SearchError::Ambiguous`]: several drives are equally good and disagree.
-    /// * [`SearchError::Unreadable`]: a drive is broken, and no other drive may belong to this machine.
+    /// * [`SearchError::Unreadable`]: a drive is broken, and no other drive was chosen before the end of the wait.
     /// * [`SearchError::OtherMachine`]: every drive belongs to another machine.
-    /// * [`SearchError::Io`]: there is no drive, and a device that may be a drive fails.
+    /// * [`SearchError::Io`]: no drive was chosen, and a device that may be a drive fails; or the devices cannot be
+    ///   listed.
     /// * [`SearchError::Permission`]: the process has no permission to read a device.
     pub fn run(&self) -> Result<Option<Found>, SearchError> {
         let start = self.system.now();
@@ -339,7 +341,8 @@ impl Search<'_> {
         }
     }
 
-    /// Removes the best drive that is good enough from the list, and returns it.
+    /// Removes from the list the best of the drives that are good enough, and returns this drive. Several equally good
+    /// drives that disagree are an error.
     fn take(
         &self,
         seen: &mut Seen,

@@ -1,8 +1,8 @@
 //! Addresses as numbers: sets and ranges for pools, and strict parsers.
 //!
 //! If two spellings could name one address, two machines could get the address. So every string of a pool, a request or
-//! a record is parsed into a number, and only the number is kept. Every parser rejects addresses that no machine may
-//! have.
+//! a record is parsed into a number, and only the number is kept. The parsers reject addresses that no machine may
+//! have. Only the parser of gateways accepts link-local IPv6 addresses.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -656,7 +656,7 @@ mod tests {
         broadcast: "255.255.255.255" => r#"reserved address "255.255.255.255", expected an address outside 240.0.0.0/4"#;
         link_local: "fe80::1" => r#"link-local address "fe80::1", expected an address outside fe80::/10"#;
         multicast_of_ipv6: "ff02::1" => r#"multicast address "ff02::1", expected an address outside ff00::/8"#;
-        a_range_into_multicast_of_ipv6: "fd00::-ffff::"
+        an_ipv6_range_that_meets_link_local_and_multicast_addresses: "fd00::-ffff::"
             => r#"link-local addresses "fd00::-ffff::", expected addresses outside fe80::/10"#;
     }
 

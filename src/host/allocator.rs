@@ -12,7 +12,8 @@
 //! - the address is open: the records of new addresses are adopted first, see
 //!   [`Registry::open_closed`](super::registry::Registry::open_closed), and
 //! - the reuse delay of the address is over. A sticky claim, and a machine for whose name a pool keeps the address,
-//!   need not wait for this delay if a machine of the same name released the address.
+//!   need not wait for this delay if a machine of the same name released the address. Both wait if the guest of that
+//!   machine migrated with the address to another cluster.
 
 mod adopt;
 mod attribution;

@@ -37,8 +37,8 @@ pub struct Options {
 /// Result of an audit.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Audit {
-    /// The result that a rebuild would have: the number of addresses to add, and the records that contradict the ledger
-    /// or the pools.
+    /// The result that an adoption of all records would have: the number of addresses to add, and the records that
+    /// contradict the ledger or the pools.
     pub adoption: Adoption,
     /// Differences between the ledger and the objects that `adoption` does not report.
     pub disagreements: Vec<Disagreement>,
@@ -146,7 +146,7 @@ pub struct Rebuilt {
 ///
 /// - no object of the machine,
 /// - no unreadable record of the machine,
-/// - no unreadable record of an unknown machine that has one of the machine's addresses, and
+/// - no unreadable object or record that names one of the machine's addresses and whose claimant is unknown, and
 /// - no guest that reports one of the machine's addresses.
 ///
 /// The lists must be complete: KubevirtMachines, VirtualMachines and VirtualMachineInstances of all namespaces. Without
@@ -163,7 +163,7 @@ pub struct Rebuilt {
 ///
 /// # Errors
 ///
-/// The ledger failed, and nothing was released. Changes committed before the failure stay in the ledger.
+/// The ledger failed. Changes committed before the failure, such as releases, stay in the ledger.
 pub fn audit<L: Ledger>(
     registry: &mut Registry<L>,
     inventory: &Inventory,

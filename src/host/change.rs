@@ -81,7 +81,7 @@ pub(crate) fn storable(time: Timestamp) -> Timestamp {
 
 /// Returns the milliseconds since 1970 that ledgers store for a time.
 pub(crate) fn milliseconds(time: Timestamp) -> i64 {
-    // The last second of jiff's calendar has no milliseconds.
+    // `Timestamp::from_millisecond` accepts no time after the start of the last second of jiff's calendar.
     time.as_millisecond().clamp(0, Timestamp::MAX.as_second() * 1000)
 }
 

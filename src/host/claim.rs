@@ -90,9 +90,9 @@ pub struct Claim {
     pub created: Timestamp,
     /// One request for each pool from which the machine needs addresses.
     pub requests: Vec<Request>,
-    /// Whether to prefer the address last released by a machine of the same namespace and name, if it is still free.
-    /// The ledger remembers this address until another machine gets it. Its reuse delay does not matter here: the delay
-    /// applies only to other machines.
+    /// Whether to prefer the address last released by a machine of the same namespace and name, if this address is
+    /// still free. The reuse delay does not matter here, because it applies only to other machines. An address with
+    /// which a guest migrated to another cluster is not preferred.
     pub sticky: bool,
     /// Name of the Secret from which the guest will read the addresses. Every lease of the machine records the name
     /// before the claim is answered. `None`: the guest reads the addresses from elsewhere.
@@ -106,13 +106,14 @@ pub struct Request {
     /// Name of the pool, as `namespace/name`.
     pub pool: String,
     /// Names of the overflow pools, in the order in which they are tried when the pool is exhausted. Each overflow pool
-    /// passes [`Pool::check_overflow`](super::pool::Pool::check_overflow). A machine that has an address stays with the
-    /// pool of this address.
+    /// must pass [`Pool::check_overflow`](super::pool::Pool::check_overflow). A machine that has an address stays with
+    /// the pool of this address.
     pub overflow: Vec<String>,
     /// The only requested family. `None` requests each family of the pool.
     pub family: Option<Family>,
-    /// The requested addresses, at most one of each family. For a family without a requested address, the lowest free
-    /// address is allocated. A claim that names an address never waits.
+    /// The requested addresses, at most one of each family. A claim that names an address never waits. For a family
+    /// without a requested address, the allocator uses the first of these addresses that exists: the address that the
+    /// pool keeps for the machine, the last address of a sticky claim, the lowest free address.
     pub addresses: Vec<IpAddr>,
 }
 
@@ -142,7 +143,8 @@ pub struct Lease {
 
 /// A claimant with a record of an address that the claimant does not hold in the ledger.
 ///
-/// The claimant may use the address nevertheless. So no other machine gets the address before the machine is gone.
+/// The claimant may use the address nevertheless. So no other machine gets the address before the claimant's machine is
+/// gone.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Conflict {
     /// The claimant that the record names.
@@ -245,7 +247,8 @@ pub(crate) fn is_namesake(one: &Machine, other: &Machine) -> bool {
     one.name == other.name && one.namespace == other.namespace
 }
 
-/// Whether two objects belong to one VirtualMachine, which has one guest.
+/// Whether two objects belong to one VirtualMachine, which has one guest. For a Service or a Cluster, which has no
+/// VirtualMachine: whether both are the same object.
 pub(crate) fn is_guest_of(one: &Machine, other: &Machine) -> bool {
     fn vm(machine: &Machine) -> &str {
         match machine.kind {

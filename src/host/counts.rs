@@ -9,7 +9,7 @@
 //! | `reserved` | addresses that no claim gets: the sum of `excluded`, `byRecord` and `byReport` |
 //! | `excluded` | addresses that a specification reserves: gateways, name servers, exclusions, ends of subnets, addresses kept for a name |
 //! | `byRecord` | other addresses that an object has without a lease |
-//! | `byReport` | other addresses that only a running guest reports |
+//! | `byReport` | other addresses that a running guest reports, or that a Service or Cluster uses |
 //! | `reuseDelay` | released addresses in their reuse delay |
 //! | `conflicts` | addresses of two users. They count as `allocated` or `reserved`, too |
 //! | `outside` | held addresses that their pool does not offer, or no longer offers. They are not in `total`, or count as `excluded` |
@@ -32,7 +32,7 @@ pub enum Count {
     Excluded,
     /// Addresses that an object has without a lease.
     ByRecord,
-    /// Addresses that only a running guest reports.
+    /// Unrecorded addresses that a running guest reports, or that a Service or Cluster uses.
     ByReport,
     /// Released addresses in their reuse delay.
     ReuseDelay,

@@ -117,7 +117,8 @@ impl Template {
     ///
     /// # Errors
     ///
-    /// [`ExpandError::Template`] when the template has no such interface, or an invalid netmask.
+    /// [`ExpandError::Template`] when `links` or `networks` is no list, when the template has no link or several links
+    /// for the interface, or when a netmask is invalid.
     #[doc(hidden)]
     pub fn facts(&self, interface: &InterfaceName) -> Result<TemplateFacts, ExpandError> {
         let mut draft = Draft::new(self.0.clone());
@@ -233,7 +234,7 @@ fn name_addresses(value: &Value, facts: &mut TemplateFacts) {
 fn fractions(value: &Value, path: &FieldPath<'_>, diagnostics: &mut Diagnostics) {
     match value {
         Value::Fraction(number) => {
-            let (problem, expected) = ("number that cannot be kept", "a whole number of 64 bits, or a text");
+            let (problem, expected) = ("number that cannot be kept", "a whole number of 64 bits, or a string");
             diagnostics.push(Diagnostic::error(path, problem, number, expected));
         }
         Value::Array(elements) => {

@@ -277,7 +277,7 @@ mod tests {
         #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
-        fn any_history_agrees_with_a_plain_set(steps in prop::collection::vec(step(), 0..60)) {
+        fn free_ranges_agree_with_a_plain_set_after_any_steps(steps in prop::collection::vec(step(), 0..60)) {
             let (mut ours, mut model) = (FreeRanges::default(), BTreeSet::new());
             for step in steps {
                 match step {

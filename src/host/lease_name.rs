@@ -116,14 +116,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_name_is_read_back_as_it_was_written(address in address(), network in network()) {
+        fn the_lease_name_parser_returns_the_written_address_and_network(address in address(), network in network()) {
             let name = lease_name(address, &network).unwrap();
             prop_assert!(is_object_name(&name));
             prop_assert_eq!(parse_lease_name(&name), Some((address, network)));
         }
 
         #[test]
-        fn two_addresses_never_have_one_name(
+        fn two_addresses_never_have_the_same_lease_name(
             all in prop::collection::btree_set((address(), network()), 1..20),
         ) {
             let names: BTreeSet<String> = all.iter().map(|(address, network)| lease_name(*address, network).unwrap()).collect();
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_name_is_accepted() {
+    fn a_lease_name_of_253_bytes_is_accepted_and_a_longer_name_is_refused() {
         let network = format!("a/{}", "b".repeat(MAX - "10-0-0-5.a.".len()));
         assert_eq!(lease_name(IpAddr::from([10, 0, 0, 5]), &network).unwrap().len(), MAX);
         let refused = lease_name(IpAddr::from([10, 0, 0, 50]), &network).unwrap_err();

@@ -25,7 +25,7 @@ pub const MAC_NETWORK: &str = "mac";
 #[derive(Debug, Default)]
 pub struct Leases {
     leases: BTreeMap<(Arc<str>, IpAddr), Lease>,
-    /// Number of MAC addresses that a machine holds.
+    /// Number of held leases of MAC addresses.
     pub mac_addresses: usize,
 }
 
@@ -370,7 +370,7 @@ mod tests {
                 "items[0].spec.later: unknown key, expected one of network, address, prefix, pool, holder, since, released, \
                  reuseAfter, migrated, secrets",
                 "items[0].spec.pool: missing, expected the name of a pool",
-                r#"items[0].spec.released: invalid value "1", expected a string: in YAML, in quotes"#,
+                r#"items[0].spec.released: invalid value "1", expected a string, written with quotes in YAML"#,
                 r#"items[0].spec.since: invalid time "yesterday", expected a time of RFC 3339"#,
             ]
         );

@@ -210,7 +210,7 @@ fn string(value: &Value, path: FieldPath<'_>, diagnostics: &mut Diagnostics) -> 
     }
     // YAML reads some words as booleans or numbers: the network `n` is read as false.
     let is_word = matches!(value, Value::Bool(_) | Value::Integer(_) | Value::Fraction(_));
-    let expected = if is_word { "a string: in YAML, in quotes" } else { "a string" };
+    let expected = if is_word { "a string, written with quotes in YAML" } else { "a string" };
     diagnostics.push(Diagnostic::error(path, "invalid value", Whole(value), expected));
     None
 }

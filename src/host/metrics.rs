@@ -1,7 +1,7 @@
 //! The state of pools for monitoring, in the text format of Prometheus, and the definition of an exhausted pool.
 //!
-//! The enhancement (openshift/enhancements pull request 1855) defines the name and the label of
-//! `kubevirt_ippool_exhausted`, and the condition. The other metrics are additions of this program.
+//! The enhancement (openshift/enhancements pull request 1855) defines the name of `kubevirt_ippool_exhausted`, its
+//! label `cluster`, and the condition. The label `namespace` and the other metrics are additions of this program.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -65,8 +65,8 @@ pub fn text(
         let first = group.first().map_or(pool.name(), String::as_str);
         let group = group.iter().filter_map(|name| Some((name.as_str(), all.get(name.as_str())?)));
         let cluster = pool.cluster().unwrap_or_default();
-        // Hosted clusters of the same name are in different namespaces, as are their NodePools. So the two labels
-        // identify a cluster.
+        // Hosted clusters of the same name are in different namespaces, and each NodePool is in the namespace of its
+        // cluster. So the two labels identify a cluster.
         let namespace = pool.name.split_once('/').map_or("", |(namespace, _)| namespace);
         *exhausted.entry((cluster, namespace)).or_insert(false) |=
             exhausted_families(pool, usage).next().is_some() && relief(usage, group).is_none();

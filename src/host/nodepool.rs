@@ -71,7 +71,8 @@ pub const MACHINE_NETWORK_ANNOTATION: &str = "ipam.glowplug.dev/machine-network"
 
 // === Reading ===
 
-/// Reads the pool of a NodePool. `None` for a NodePool that allocates nothing.
+/// Reads the pool of a NodePool. `None`: the NodePool allocates nothing, or an error in its name, its network or its
+/// `bootstrapNetworkConfig` was reported.
 pub(crate) fn read(object: &Object, path: FieldPath<'_>, diagnostics: &mut Diagnostics) -> Option<PoolSpec> {
     let (metadata, spec) = (path.field("metadata"), path.field("spec"));
     let (platform, config) = (spec.field("platform"), "bootstrapNetworkConfig");
@@ -100,7 +101,7 @@ pub(crate) fn read(object: &Object, path: FieldPath<'_>, diagnostics: &mut Diagn
     }
     members.finish(Severity::Warning, diagnostics);
     if pool.addresses.is_none() {
-        let expected = "addresses: without them no machine of this NodePool gets one";
+        let expected = "addresses: else no machine of this NodePool gets an address";
         diagnostics.push(Diagnostic::without_value(Severity::Warning, path.field("addresses"), "missing", expected));
         return None;
     }
@@ -614,7 +615,7 @@ mod tests {
                 "document: no pool in it, expected a pool, a list of pools, NodePools with a bootstrapNetworkConfig, StaticIPPools or GlobalStaticIPPools"
                     .to_owned(),
                 format!(
-                    "{path}.addresses: missing, expected addresses: without them no machine of this NodePool gets one"
+                    "{path}.addresses: missing, expected addresses: else no machine of this NodePool gets an address"
                 ),
             ]
         );

@@ -1,8 +1,8 @@
 //! Pools: the addresses of a network that machines can get.
 //!
 //! A pool is the union of its entries. Gateways, name servers and exclusions of a pool are always reserved. A
-//! pre-allocated address belongs to the pool and is reserved for one name of a machine. Unless the pool sets
-//! `allocateReservedIPAddresses`, these addresses of each subnet are reserved, too:
+//! pre-allocated address belongs to the pool and is reserved for the machines and claims with one name. Unless the pool
+//! sets `allocateReservedIPAddresses`, these addresses of each subnet are reserved, too:
 //!
 //! - the first and the last address of an IPv4 subnet with a prefix length up to 30 (RFC 3021 allows both addresses of
 //!   a /31);
@@ -71,7 +71,7 @@ pub struct Pool {
 
 /// Number of addresses of one family in a pool.
 ///
-/// `u128` is large enough: some addresses may never be in a pool, so no pool has all 2^128 addresses.
+/// `u128` is large enough: some addresses are never in a pool, so no pool has all 2^128 addresses.
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct Count {
@@ -299,7 +299,7 @@ impl Pool {
         self.spaces.get(&family)
     }
 
-    /// The ranges of addresses that the pool can allocate to any machine. The reserved ends of subnets are included.
+    /// The ranges of addresses that the pool can allocate to every machine. The reserved ends of subnets are included.
     pub(crate) fn offered_ranges(&self) -> Vec<AddressRange> {
         let offered = self.spaces().map(|space| space.ranges.difference(&space.reserved));
         offered.flat_map(|ranges| ranges.ranges().to_vec()).collect()
@@ -323,7 +323,7 @@ impl Pool {
         of_name.or_else(|| self.pre_allocations.get(&format!("{namespace}/{name}"))).map_or(&[], Vec::as_slice)
     }
 
-    /// Whether the pool can allocate an address to any machine.
+    /// Whether the pool can allocate an address to every machine. `false` for a reserved or pre-allocated address.
     #[must_use]
     pub fn offers(&self, address: IpAddr) -> bool {
         self.space(Family::of(address)).is_some_and(|space| space.offers(address))

@@ -32,7 +32,7 @@ const EXPECTED_PRIORITY: &str = "a number from -1000 to 1000";
 /// The members of a Kubernetes object.
 const OBJECT_MEMBERS: [&str; 5] = ["apiVersion", "kind", "metadata", "spec", "status"];
 
-/// The members of a pool that select its machines or the source of its addresses.
+/// Members of a pool that [`Check`] compares with each other.
 #[derive(Clone, Copy)]
 struct Selection<'o> {
     sticky: bool,
@@ -180,7 +180,7 @@ impl Check<'_> {
         self.diagnostics.push(Diagnostic::error(self.path.field(member), problem, value, expected));
     }
 
-    /// Reports a member with its value.
+    /// Reports an error in a member, with the value of the member.
     fn refuse(&mut self, member: &str, problem: &str, expected: &str) {
         let value = self.object.get(member).unwrap_or(&Value::Null);
         self.diagnostics.push(Diagnostic::error(self.path.field(member), problem, Whole(value), expected));
@@ -203,7 +203,7 @@ impl Check<'_> {
                 self.refuse("nodePoolRef", PROBLEM, "nodePoolRefs, each with its namespace");
             }
             if machine_selector.is_some() && namespace_selector.is_none() && !has_node_pool_refs {
-                let expected = "namespaceSelector with it: users choose the labels of their machines";
+                let expected = "also namespaceSelector: users choose the labels of their machines";
                 self.refuse("machineSelector", "alone in a GlobalStaticIPPool", expected);
             }
             if addresses_from.is_some() {
@@ -389,7 +389,7 @@ mod tests {
             assert_eq!((pool.unwrap().serves_machines(), diagnostics), (true, Vec::new()), "{members}");
         }
         let global = |members: &str| refusal("GlobalStaticIPPool", &with(members));
-        let alone = "spec.machineSelector: alone in a GlobalStaticIPPool \"{}\", expected namespaceSelector with it: \
+        let alone = "spec.machineSelector: alone in a GlobalStaticIPPool \"{}\", expected also namespaceSelector: \
                      users choose the labels of their machines";
         assert_eq!(global("machineSelector: {}"), [alone]);
         let both = ["machineSelector", "namespaceSelector"]
@@ -433,7 +433,7 @@ mod tests {
             [
                 "spec.addresses: set together with addressesFrom, expected one of the two",
                 "spec.addressesFrom: not of a GlobalStaticIPPool \"{ipamClaim: {}}\", expected a StaticIPPool",
-                "spec.machineSelector: alone in a GlobalStaticIPPool \"{}\", expected namespaceSelector with it: users \
+                "spec.machineSelector: alone in a GlobalStaticIPPool \"{}\", expected also namespaceSelector: users \
                  choose the labels of their machines",
                 "spec.network: name without a namespace \"a\", expected namespace/name or default",
                 "spec.nodePoolRef: not of a GlobalStaticIPPool \"{name: w}\", expected nodePoolRefs, each with its namespace",

@@ -13,7 +13,8 @@ use crate::formats::value::{self, Object, Value};
 ///
 /// A document is one pool, a list of pools, or an object with a list of `pools`. A pool may also be a NodePool with a
 /// `bootstrapNetworkConfig`, or a StaticIPPool or GlobalStaticIPPool of the controller, alone or in a list such as
-/// `kubectl get -o yaml` prints. A HostedCluster of the file sets the `machineNetwork` of its NodePools.
+/// `kubectl get -o yaml` prints. A HostedCluster of the file sets the `machineNetwork` of each pool of its cluster that
+/// has no `machineNetwork`.
 ///
 /// In a pool, a StaticIPPool or a GlobalStaticIPPool, an unknown key is an error, because the setting of a misspelt key
 /// would be lost. A repeated key is an error, too. A NodePool normally has other keys, so only unknown keys within
@@ -314,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn the_members_of_a_misspelt_key_include_those_that_the_pool_lacks() {
+    fn the_error_about_a_misspelt_key_lists_every_allowed_key() {
         let subnet = "addresses, excludedAddresses, gateway, nameservers, searchDomains, mtu, routes, machineNetwork, \
                       prefix";
         assert_eq!(
@@ -362,8 +363,8 @@ mod tests {
         let pool =
             "{kind: StaticIPPool, metadata: {name: 7, namespace: n}, spec: {network: 'n', addresses: [10.0.0.0/24]}}";
         let expected = [
-            "metadata.name: invalid value \"7\", expected a string: in YAML, in quotes",
-            "metadata.namespace: invalid value \"false\", expected a string: in YAML, in quotes",
+            "metadata.name: invalid value \"7\", expected a string, written with quotes in YAML",
+            "metadata.namespace: invalid value \"false\", expected a string, written with quotes in YAML",
         ];
         assert_eq!(refusal(pool)[..2], expected);
     }

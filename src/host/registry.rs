@@ -19,8 +19,9 @@ use super::pool::Pool;
 
 /// An allocator with its ledger: the only way to change the state of pools and addresses.
 ///
-/// Each call that may change something is one transaction of the ledger. The registry reads what other processes
-/// committed, decides, commits, and only then returns the result. If the commit fails, nothing has changed.
+/// Each call that may change the content of the ledger is one transaction. The registry reads what other processes
+/// committed, decides, commits, and only then returns the result. If the commit fails, the registry undoes its
+/// decisions.
 ///
 /// The ledger also keeps the pools. [`Registry::resize`] adds and changes them.
 ///
@@ -271,9 +272,9 @@ impl<L: Ledger> Registry<L> {
     }
 
     /// Records that the guest of a machine migrated to another cluster, where it keeps the addresses of the machine.
-    /// For 30 days after their release, no machine gets these addresses, not even a machine of the same name. Returns
-    /// the addresses that are not recorded: one namespace keeps at most a quarter of a pool that serves other
-    /// namespaces, too.
+    /// For at least 30 days after their release, no machine gets these addresses, not even a machine of the same name.
+    /// Returns the addresses that are not recorded: in a pool that serves other namespaces, too, one namespace keeps at
+    /// most a quarter of the addresses, or 64 addresses if the pool is external.
     ///
     /// # Errors
     ///
@@ -283,8 +284,9 @@ impl<L: Ledger> Registry<L> {
     }
 
     /// Removes released leases that are no longer needed, and returns their number, at most 32. The last address of
-    /// each machine name is remembered, in sticky pools also that of each claim name. `is_sticky` returns whether the
-    /// pool with a name is sticky. `None`: the leases of the pool stay.
+    /// each machine name is remembered, and in sticky pools the last address of each claim name: the newest 1,000 such
+    /// addresses, or four for each held address if this is more. `is_sticky` returns whether the pool with a name is
+    /// sticky. `None`: the leases of the pool stay.
     ///
     /// # Errors
     ///

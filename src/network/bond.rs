@@ -10,8 +10,8 @@ use std::net::Ipv4Addr;
 
 use super::LinkIndex;
 
-/// How a bond distributes the traffic over its members. Each variant has the kernel's word and the kernel's number for
-/// the mode.
+/// How a bond distributes the traffic over its members. The comment of each variant gives the kernel's word and the
+/// kernel's number for the mode.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum BondMode {
     /// `balance-rr`, 0
@@ -62,9 +62,9 @@ pub enum BondOptionError {
         /// The accepted values, for a message.
         expected: String,
     },
-    /// The option has no effect in this mode, or has no effect together with the other options.
+    /// The option has no effect in this mode, or does not fit the other options.
     Useless {
-        /// What the option needs to have an effect, for messages.
+        /// What the option needs in order to be accepted, for messages.
         expected: &'static str,
     },
 }
@@ -248,8 +248,8 @@ impl BondOptions {
         Ok(())
     }
 
-    /// Removes options that have no effect in this mode or together with the other options. Returns each removed option
-    /// with the reason.
+    /// Removes options that have no effect in this mode, or that do not fit the other options: they have no effect
+    /// together, or contradict each other. Returns each removed option with the reason.
     pub fn reconcile(&mut self) -> Vec<(&'static str, BondOptionError)> {
         let mut removed = Vec::new();
         let number = |options: &Self, name: &str| options.get(name).and_then(|value| value.parse::<u32>().ok());

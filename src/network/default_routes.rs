@@ -9,7 +9,7 @@ use super::{Link, LinkIndex, NetworkConfig, Route};
 /// Without this choice, the order in which the links come up would decide which of several default routes of one family
 /// a machine uses.
 ///
-/// Links with the same address and the same gateway are an exception: a document lists one interface under several
+/// Links with the same address and the same gateway are an exception: a document can list one interface under several
 /// names, because the name depends on the guest. Only one of these links exists on a machine, so each of them keeps its
 /// gateway.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]

@@ -26,8 +26,9 @@ pub struct Hostname(String);
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct HostnameError;
 
-/// Whether a string is a label according to RFC 1123: at least one letter, digit or `-`, and no `-` at either end. The
-/// length is not checked: DNS allows 63 bytes, but Kubernetes has no limit for a label in the name of an object.
+/// Whether a string is a label according to RFC 1123: one or more ASCII letters, digits and `-`, with no `-` at either
+/// end. The length is not checked: DNS allows 63 bytes, but Kubernetes has no limit for a label in the name of an
+/// object.
 pub(crate) fn is_label(label: &str) -> bool {
     let is_legal = |b: u8| b.is_ascii_alphanumeric() || b == b'-';
     !label.is_empty() && !label.starts_with('-') && !label.ends_with('-') && label.bytes().all(is_legal)
@@ -37,8 +38,7 @@ pub(crate) fn is_label(label: &str) -> bool {
 
 impl Hostname {
     /// Description of a valid host name, for messages.
-    pub const EXPECTED: &'static str =
-        "a host name: at most 64 letters, digits, '-' and '.', each label 1 to 63 and not with '-' at an end";
+    pub const EXPECTED: &'static str = "a host name: at most 64 letters, digits, '-' and '.', each label of 1 to 63 characters, without '-' at either end";
 
     /// The longest name, in bytes (`HOST_NAME_MAX` of Linux).
     pub const MAX: usize = 64;
@@ -51,7 +51,7 @@ impl Hostname {
     ///
     /// # Errors
     ///
-    /// [`HostnameError`]: the string is invalid for a reason other than its length or a final dot.
+    /// [`HostnameError`]: the string is invalid for a reason other than a final dot or a length of more than 64 bytes.
     pub fn shortened(text: &str) -> Result<Self, HostnameError> {
         let name = text.strip_suffix('.').unwrap_or(text);
         if name.len() <= Self::MAX || !name.split('.').all(is_label) {

@@ -235,7 +235,7 @@ impl FromStr for DomainName {
 
     fn from_str(text: &str) -> Result<Self, DomainNameError> {
         let name = text.strip_suffix('.').unwrap_or(text);
-        // Resolvers accept an underscore where a letter may be.
+        // Resolvers accept an underscore wherever a letter is allowed.
         let label = |label: &str| label.len() <= 63 && is_label(&label.replace('_', "a"));
         if name.len() <= 253 && name.split('.').all(label) {
             Ok(Self(name.to_ascii_lowercase()))

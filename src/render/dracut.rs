@@ -30,8 +30,8 @@ use crate::render::Device;
 use crate::render::settings::{ignore_rules, report_other_names};
 use device_names::DeviceNames;
 
-/// Longest line that is rendered, in bytes. dracut passes all arguments on in one environment string of at most 128
-/// KiB. This limit leaves room for the arguments of other programs.
+/// Longest line that is rendered, in bytes. dracut puts all arguments into one environment string of at most 128 KiB.
+/// This limit leaves room for the arguments of other programs.
 #[doc(hidden)]
 pub const MAX_BYTES: usize = 32 * 1024;
 
@@ -374,7 +374,7 @@ impl Render<'_, '_> {
             if route.is_default() && !is_chosen {
                 if !self.is_chosen_again(route, index) {
                     let value = route.gateway().map_or_else(|| "on-link".to_owned(), |gateway| gateway.to_string());
-                    let because = "a family has one default route: that of the lowest metric, or else the first";
+                    let because = "a family has one default route: the first of those with the lowest metric";
                     self.ignore(&route.path, value, because);
                 }
                 continue;
@@ -454,7 +454,7 @@ impl Render<'_, '_> {
     }
 
     /// Reports a NIC that is identified only by a pattern: an argument applies to one NIC or to all NICs, and cannot
-    /// contain a pattern. `has_named` is true if a link that is identified by a name or an address also needs
+    /// contain a pattern. `has_named` is true if a link that is identified by a name or a MAC address also needs
     /// arguments.
     fn report_pattern(&mut self, index: LinkIndex, link: &Link, has_named: bool) {
         let LinkKind::Nic(Nic::Pattern { names, drivers, .. }) = &link.kind else { return };
@@ -480,8 +480,8 @@ impl Render<'_, '_> {
         });
     }
 
-    /// Warns about settings for router advertisements and DHCP that no argument can express. The exception is
-    /// `rd.peerdns=0`, which ignores the name servers of all DHCP servers and routers.
+    /// Warns about settings for router advertisements, link-local addresses and DHCP that no argument can express. If
+    /// `ignores_dns` is true, the argument `rd.peerdns=0` expresses `use-dns: false`, so this setting is not reported.
     fn report_dynamic(&mut self, link: &Link, ignores_dns: bool) {
         let dynamic = link.ipv6.dynamic.is_some();
         let cannot = match (self.program, link.ipv6.accept_ra) {

@@ -48,8 +48,8 @@ pub(super) fn metrics(config: &NetworkConfig) -> Vec<Vec<Option<u32>>> {
 }
 
 /// Returns whether a static address of the link has the gateway in its subnet. For a link-local gateway, any static
-/// IPv6 address is enough. If the result is `false`, the route must be marked as on-link: otherwise networkd waits for
-/// such an address before it sets the route, and the kernel refuses the route.
+/// IPv6 address is enough. If the result is `false`, the route must be marked as on-link: otherwise the kernel refuses
+/// the route, and networkd does not set the route before the link has such an address.
 pub(super) fn is_reachable(link: &Link, gateway: IpAddr) -> bool {
     match gateway {
         IpAddr::V4(gateway) => link.ipv4.addresses.iter().any(|network| network.contains(gateway)),

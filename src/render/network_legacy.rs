@@ -109,8 +109,9 @@ fn drop_routes_without(link: &mut Link, lost: &[IpNetwork], diagnostics: &mut Di
     });
 }
 
-/// Adds a route to each gateway outside the subnet of the link's address. The scripts add the routes in the order of
-/// the arguments, and then set the default route again. This works if there is a route to the gateway.
+/// Adds a route to each gateway outside the subnet of the link's address, except link-local gateways. The scripts add
+/// the routes in the order of the arguments, and then set the default route again, which fails without a route to its
+/// gateway.
 fn add_routes_to_gateways(link: &mut Link, gateways: [Option<IpAddr>; 2]) {
     let own = addresses(link);
     // The sort is stable: of two equal default routes, the first stays the first.

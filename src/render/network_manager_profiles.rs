@@ -227,7 +227,7 @@ impl Render<'_, '_> {
             PRIORITY
         };
         text.line("autoconnect-priority", &priority);
-        // A boot waits for one attempt, as with kernel arguments.
+        // NetworkManager tries each profile once, so a boot waits for one attempt only, as with kernel arguments.
         text.line("autoconnect-retries", &1);
         if let Device::Name(name) = &self.names.devices[index.0] {
             text.line("interface-name", name);
@@ -426,7 +426,12 @@ impl Render<'_, '_> {
         let links = self.config.links().iter().zip(&self.names.devices);
         if let Some((link, _)) = links.filter(|(_, device)| **device == Device::Any).nth(PATTERNS) {
             let (found, expected) = (format!("more than {PATTERNS}"), format!("at most {PATTERNS}"));
-            self.diagnostics.push(Diagnostic::error(&link.path, "too many NICs by a pattern", found, &expected));
+            self.diagnostics.push(Diagnostic::error(
+                &link.path,
+                "too many NICs identified by a pattern",
+                found,
+                &expected,
+            ));
         }
     }
 
@@ -451,7 +456,11 @@ impl Render<'_, '_> {
         let of_links = families.iter().map(|(link, has)| (&link.dns.search, has.contains(&true)));
         for (domains, _) in of_links.chain([machine]).filter(|(_, is_used)| !is_used) {
             for domain in domains {
-                self.diagnostics.push(Diagnostic::ignored(&domain.path, domain, "no link has an address"));
+                self.diagnostics.push(Diagnostic::ignored(
+                    &domain.path,
+                    domain,
+                    "only a link with an address has name servers and search domains",
+                ));
             }
         }
     }

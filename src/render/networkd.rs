@@ -119,8 +119,8 @@ impl Render<'_, '_> {
     }
 
     /// Adds a file for udev, if the link needs such a file. The file names a NIC, or keeps udev from setting the MAC
-    /// address of a bond or bridge. udev uses only the first file that matches, so the file of a NIC also has the
-    /// settings of `99-default.link`.
+    /// address of a bond or bridge. udev uses only the first file that matches, so the file of a NIC repeats the policy
+    /// for alternative names of `99-default.link`.
     fn link(&mut self, index: LinkIndex) {
         let mut text = Text::new(ALPHABET);
         text.section("Match");
@@ -305,8 +305,8 @@ impl Render<'_, '_> {
 }
 
 /// Whether the link gets an IPv6 link-local address. As in netplan and cloud-init, a link with only IPv4 addresses gets
-/// a link-local address, too, unless the document excludes this. A bridge without ports is an exception: it has no
-/// carrier, so it cannot get this address.
+/// a link-local address, too, unless the document states that the link gets no such address. A bridge without ports is
+/// an exception: it has no carrier, so it cannot get this address.
 fn has_link_local(link: &Link) -> bool {
     let is_empty = matches!(&link.kind, LinkKind::Bridge { ports, .. } if ports.is_empty());
     let by_default = link.ipv6.is_used() || link.ipv4.is_used() && !is_empty;
@@ -315,9 +315,9 @@ fn has_link_local(link: &Link) -> bool {
     is_needed || link.ipv6.link_local.unwrap_or(by_default)
 }
 
-/// Whether the link accepts router advertisements. `None` leaves this to networkd, as netplan and cloud-init do, if the
-/// link has no IPv6 address except a link-local address. As in NetworkManager, a link with static IPv6 addresses
-/// accepts advertisements only if the document states this.
+/// Whether the link accepts router advertisements. `None`: the document does not state it, and a link-local address is
+/// the only IPv6 address of the link. Then networkd decides, as with netplan and cloud-init. As in NetworkManager, a
+/// link with static IPv6 addresses accepts advertisements only if the document states it.
 fn accepts_ra(link: &Link) -> Option<bool> {
     let ipv6 = &link.ipv6;
     let is_default = has_link_local(link) && ipv6.addresses.is_empty() && ipv6.dynamic.is_none();

@@ -69,7 +69,7 @@ pub(super) fn ignore_rules(
 /// Warns about name servers and search domains of a link without addresses: network programs use them only on a link with
 /// addresses.
 pub(super) fn ignore_dns(dns: &Dns, diagnostics: &mut Diagnostics) {
-    let because = "no link has an address";
+    let because = "only a link with an address has name servers and search domains";
     for server in &dns.nameservers {
         diagnostics.push(Diagnostic::ignored(&server.path, server, because));
     }

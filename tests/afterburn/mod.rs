@@ -60,7 +60,7 @@ fn expanded(template: &str, interface: &str) -> String {
     Template::parse(template.as_bytes()).unwrap().expand(&[grant]).unwrap().text().to_owned()
 }
 
-/// Profiles of a machine with an IPv4 address on each interface: of the first interface, and of the second one.
+/// Expected profiles of a machine with an IPv4 address on each of two interfaces, in the order of the interfaces.
 const IPV4: [&str; 2] = [
     "\
 NIC eno101
@@ -79,7 +79,7 @@ NIC eno102
 ",
 ];
 
-/// Profiles of a machine with an IPv6 address on each interface: of the first interface, and of the second one.
+/// Expected profiles of a machine with an IPv6 address on each of two interfaces, in the order of the interfaces.
 const IPV6: [&str; 2] = [
     "\
 NIC eno101
@@ -98,8 +98,8 @@ NIC eno102
 ",
 ];
 
-/// Profiles of a machine with an address of each family on each interface: of the first interface, and of the second
-/// one.
+/// Expected profiles of a machine with an address of each family on each of two interfaces, in the order of the
+/// interfaces.
 const BOTH: [&str; 2] = [
     "\
 NIC eno101
@@ -148,7 +148,7 @@ fn afterburn_reads_the_allocated_network_from_a_network_config_without_mac_addre
 }
 
 #[test]
-fn afterburn_loses_a_network_config_with_a_mac_address_because_it_uses_the_address_as_a_name() {
+fn afterburn_writes_invalid_arguments_for_a_network_config_with_a_mac_address() {
     let document = document(Families::Ipv4, 1, true).to_network_config().unwrap();
     let [kargs] = ask([no_cloud(document.text())]);
     let expected =

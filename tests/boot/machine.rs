@@ -36,7 +36,7 @@ pub(crate) enum Image {
     Strict,
     /// NetworkManager, Ignition and afterburn, without our module.
     Stock,
-    /// NetworkManager, whose own units run in a dracut that has no support for them.
+    /// NetworkManager with its own units, in a dracut that does not support these units.
     Units,
     /// Ignition and systemd-networkd.
     Networkd,
@@ -59,9 +59,11 @@ pub(crate) enum Image {
 pub(crate) enum Network {
     /// A network without other machines, and so without a DHCP server.
     Silent,
-    /// QEMU's user network 192.168.1.0/24. The machine reaches the loopback address of the host as 192.168.1.1.
+    /// QEMU's user network 192.168.1.0/24, with a DHCP server. The machine reaches the loopback address of the host as
+    /// 192.168.1.1.
     User,
-    /// QEMU's user network with a DHCP server. The server offers no router, so there is no route to other networks.
+    /// As [`Network::User`], but isolated from the host. The DHCP server offers no router, so there is no route to
+    /// other networks.
     Dhcp,
 }
 
@@ -197,7 +199,7 @@ pub(crate) fn newer_version(package: &str) -> String {
     version.unwrap_or_else(|| panic!("no package {package}")).to_owned()
 }
 
-/// Prints a line past the test runner, which hides the output of a test that passes.
+/// Prints a line that the test runner shows even if the test passes.
 fn print_line(line: &dyn Display) {
     let _ = writeln!(io::stderr(), "{line}");
 }
@@ -232,7 +234,7 @@ impl VirtualMachine {
     /// Returns a KubeVirt machine with one NIC on a silent network, and without a drive.
     pub(crate) fn new(image: Image) -> Self {
         let arguments = match image {
-            // In the other images Ignition requests the network. These images have no Ignition.
+            // These images have no Ignition, which requests the network in the other images.
             Image::Plain | Image::Units | Image::Kdump | Image::NewerPlain => "rd.neednet=1",
             Image::Ignition
             | Image::Strict
@@ -341,9 +343,9 @@ impl VirtualMachine {
         add("-monitor", &"none");
         add("-kernel", &images.join(kernel).display());
         add("-initrd", &image(name).display());
-        // No emergency shell, no pause before power-off, no colours. On a busy host an emulated timer may be late, and
-        // the kernel's timer check would panic. An emulated bus on a busy host needs more than the default wait for a
-        // drive. The wait must be shorter than 300 s, because systemd then ends the unit.
+        // The machine has no emergency shell, powers off without a pause, and prints no colours. On a busy host an
+        // emulated timer may be late, and the kernel's timer check would panic. A drive on an emulated bus may then
+        // appear later than the default wait allows. The wait must be shorter than 300 s, the time limit of the unit.
         let common = "console=ttyS0,115200 panic=-1 no_timer_check root=LABEL=root rw rd.shell=0 rd.emergency=poweroff \
                       systemd.log_color=0 systemd.show_status=1 glowplug.wait=240";
         add("-append", &format_args!("{common} {}", self.arguments));
@@ -354,7 +356,7 @@ impl VirtualMachine {
         if self.is_kubevirt {
             add("-smbios", &"type=1,manufacturer=KubeVirt,product=None,family=KubeVirt");
         }
-        // QEMU discards the changes of a disk after the boot, unless the test has set the disk of the root.
+        // QEMU discards the changes of the root after the boot, unless the test has set a disk for the root.
         let snapshot = if self.root.is_some() { "off" } else { "on" };
         let root = self.root.clone().unwrap_or_else(|| image("root"));
         add("-drive", &format_args!("if=none,id=root,format=raw,snapshot={snapshot},file={}", root.display()));
@@ -458,7 +460,7 @@ impl VirtualMachine {
         String::from_utf8_lossy(&bytes).replace('\r', "")
     }
 
-    /// Plugs the late drive into the port that is free for it.
+    /// Plugs the drive with this number into the PCI port `late`.
     fn plug(&self, number: usize) -> io::Result<()> {
         let mut socket = UnixStream::connect(self.path("qmp"))?;
         socket.set_read_timeout(Some(Duration::from_secs(10)))?;
@@ -587,7 +589,7 @@ impl Report {
         self.part("journal").lines().filter_map(stamp).collect()
     }
 
-    /// Prints the duration of the boot, and the time of each step of our unit.
+    /// Prints how long our unit ran, when the network was up, and the time of each step of our unit.
     pub(crate) fn print_figures(&self, title: &str) {
         const UNIT: &str = "glowplug-network-kargs.service";
         const PRELOAD: &str = "modprobe@virtio_blk.service";

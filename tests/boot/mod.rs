@@ -1,5 +1,5 @@
 //! Boots whole virtual machines: Debian's kernel in QEMU, dracut, systemd, NetworkManager, Ignition, and a root that
-//! reports its network. There is no DHCP server unless a test adds one.
+//! reports its network. The default network of a machine has no DHCP server.
 //!
 //! `make boot` runs only these tests.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
@@ -236,8 +236,8 @@ fn a_nic_has_an_address_from_dhcp_and_the_default_route_of_the_document() {
 
 // === position of the drive ===
 
-/// Boots with the drive on this bus, and prints the times of our unit. Times vary too much between hosts for an
-/// assertion.
+/// Boots with the drive on this bus, and checks that our unit finds the drive as `device`. Also prints the times of our
+/// unit, which vary too much between hosts for an assertion.
 fn found_on(bus: Bus, device: &str, title: &str) {
     let machine = VirtualMachine::new(Image::Plain).argument("glowplug.debug");
     let report = machine.drive(bus, &own("static-ipv4")).boot();
@@ -284,7 +284,7 @@ fn the_drive_comes_late() {
 }
 
 #[test]
-fn the_label_is_in_upper_case() {
+fn a_drive_with_a_label_in_upper_case_is_found() {
     let drive = iso("CONFIG-2", OWN, &document("static-ipv4"));
     assert_eq!(VirtualMachine::new(Image::Plain).drive(Bus::SataCdrom, &drive).boot().found(), as_static());
 }
@@ -410,7 +410,7 @@ fn an_image_without_a_supported_network_program_is_not_built() {
 
 #[test]
 fn an_image_in_which_no_program_reads_our_arguments_is_not_built() {
-    let warning = "no drop-in of glowplug-network-kargs.service sets GLOWPLUG_NETWORK_KARGS_DEFAULT (to nothing for none): \
+    let warning = "no drop-in of glowplug-network-kargs.service sets GLOWPLUG_NETWORK_KARGS_DEFAULT (an empty value means no arguments): \
                    a KubeVirt machine that needs a default will not boot";
     let error = "neither NetworkManager-config-initrd.service nor a hook of dracut would read our arguments";
     assert_eq!(
@@ -421,7 +421,7 @@ fn an_image_in_which_no_program_reads_our_arguments_is_not_built() {
 
 // === Ignition ===
 
-/// Starts a web server on loopback that answers every request with one document. Returns its port.
+/// Starts a web server on loopback that answers every request with the document. Returns the port of the server.
 fn serve(document: String) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -553,7 +553,7 @@ fn networkd_gets_the_default_arguments_of_a_machine_without_network_data() {
 }
 
 #[test]
-fn on_kubevirt_only_glowplug_acts_and_it_uses_the_default_of_afterburn() {
+fn on_kubevirt_only_glowplug_acts_and_uses_the_default_arguments_of_afterburn() {
     let machine = VirtualMachine::new(Image::Ignition).argument("rd.neednet=1");
     let report = machine.drive(Bus::VirtioBlk, &iso_without_network(OWN, "")).boot();
     let expected = found(
@@ -596,13 +596,13 @@ fn on_other_platforms_only_afterburn_acts() {
 }
 
 #[test]
-fn with_ignition_no_unit_of_glowplug_runs_after_the_first_boot() {
+fn with_ignition_no_unit_of_glowplug_runs_in_the_initramfs_after_the_first_boot() {
     let machine = VirtualMachine::new(Image::Ignition).without_arguments().argument("ignition.platform.id=kubevirt");
     let report = machine.drive(Bus::VirtioBlk, &own("static-ipv4")).boot();
     assert_eq!((report.plan(), report.fragment(), report.part("hostname")), (serde_json::Value::Null, "", ""));
 }
 
-/// Boots a machine with a root of Debian twice.
+/// Boots a machine twice from the same disk with Debian.
 #[test]
 fn the_units_of_the_real_root_run_at_both_boots_and_the_network_stays() {
     let directory = tempfile::tempdir_in(machine::images()).unwrap();

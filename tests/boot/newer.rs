@@ -1,7 +1,7 @@
 //! Boots with a newer release of Debian: its kernel, dracut, systemd, NetworkManager and Ignition.
 //!
-//! The images with Ignition have NetworkManager's own units for the initramfs, and a unit that ends the first boot as CoreOS
-//! does. The other images are as Debian builds them.
+//! The images with Ignition and NetworkManager also have NetworkManager's own units for the initramfs, which Debian
+//! leaves out, and a unit that ends the first boot as CoreOS does. The other images have neither.
 
 use super::drives::{iso, iso_with_user_data, iso_without_network};
 use super::machine::{self, Bus, Image, OWN, Report, VirtualMachine};

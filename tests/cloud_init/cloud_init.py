@@ -24,7 +24,7 @@ from cloudinit.sources.helpers import openstack
 
 logging.disable(logging.CRITICAL)
 
-# The debug output takes most of the time of a document.
+# Disable the debug output, which takes most of the time that cloud-init needs for a document.
 network_state.NetworkStateInterpreter.dump_network_state = lambda self: None
 
 NIC = "nic"

@@ -30,7 +30,8 @@ fn network(config: &NetworkConfig) -> Value {
     json!({"links": links, "routes": [], "dns": dns(&config.dns)})
 }
 
-/// Returns the key of a link, made of the parts of the link.
+/// Returns a key that identifies a link: the MAC address or name of a NIC, or the kind of the link with the keys of the
+/// links below it. The key of a bridge has the name of the bridge instead.
 fn key(config: &NetworkConfig, at: LinkIndex) -> String {
     match &config.link(at).kind {
         LinkKind::Nic(Nic::MacAddress { mac_address, .. }) => mac_address.to_string(),

@@ -29,10 +29,10 @@ use crate::support::documents::Random;
 use crate::support::{documents, network_config};
 
 /// Seeds of the generated documents of each kind. `CLOUD_INIT_SEEDS=17..18` sets other seeds, for example to repeat a
-/// failure. With few seeds, some rows may stay unused.
+/// failure. The test then does not check that each row is needed.
 const SEEDS: std::ops::Range<u64> = 0..700;
 
-/// Maximum number of disagreements that a failing test prints. Some are enough to see whether they have the same cause.
+/// Number of disagreements after which the test stops. A few show whether all disagreements have the same cause.
 const DISAGREEMENTS: usize = 5;
 
 struct Document {
@@ -41,7 +41,7 @@ struct Document {
     text: String,
     /// Values of the document.
     tree: Value,
-    /// Whether a row allows that glowplug rejects the document. Generated documents are never rejected.
+    /// Whether glowplug may reject the document for an error that a row allows. Generated documents are never rejected.
     may_be_refused: bool,
 }
 
@@ -139,7 +139,8 @@ impl Case<'_> {
     }
 }
 
-/// Removes those parts of a meaning that have no effect, and sorts name servers.
+/// Removes those parts of a meaning that have no effect, and sorts the name servers and search domains of an OpenStack
+/// document.
 fn comparable(mut meaning: Value, is_openstack: bool) -> Value {
     if let Some(links) = meaning.get("links").and_then(Value::as_object) {
         let is_empty = |list: &Value| *list == Value::Array(Vec::new());
@@ -329,8 +330,8 @@ fn a_network_config_of_the_host_means_the_same_as_its_openstack_document() {
 }
 
 /// Removes from a meaning what the two formats express differently: which link has a name server, the names of VLANs,
-/// how IPv6 routers are requested, and the mark `on-link`. Also removes the options and default routes that the
-/// diagnostics `limits` name.
+/// how router advertisements are requested, and the mark `on-link`. Also removes the options and default routes that
+/// the diagnostics `limits` name.
 fn without_form(mut meaning: Value, limits: &[Diagnostic]) -> Value {
     let is_ordered = limits.iter().any(|limit| limit.to_string().contains("another default route comes first"));
     let mut dns = BTreeSet::new();

@@ -21,8 +21,8 @@ pub(crate) struct Row {
 pub(crate) enum Undo {
     /// Changes the document, so that cloud-init reads it as glowplug reads the original.
     Document(fn(&mut Value)),
-    /// Changes the meaning that cloud-init read, with the help of the document. For differences that no rewrite of the
-    /// document can undo.
+    /// Changes the meaning that cloud-init read, with the help of the document. A row uses this variant if no change of
+    /// the document can undo the difference.
     Understood(fn(&Value, &mut Value)),
     /// Changes the document, and then the meaning that cloud-init reads from it.
     Both(fn(&mut Value), fn(&Value, &mut Value)),
@@ -104,8 +104,8 @@ fn words(value: Option<&Value>) -> Vec<String> {
     }
 }
 
-/// Returns the destination `to` with its prefix length. Without a netmask, this is the prefix length that glowplug
-/// assumes.
+/// Returns the destination `to` of a route. If the route has neither a netmask nor a prefix length, adds the prefix
+/// length that glowplug assumes.
 fn destination(to: &str, has_mask: bool, is_v6: bool) -> String {
     match to {
         "default" if is_v6 => "::/0".to_owned(),
@@ -120,7 +120,7 @@ fn destination(to: &str, has_mask: bool, is_v6: bool) -> String {
     }
 }
 
-/// Removes routes of a family in which the link has no address.
+/// Removes the routes of each family in which the link neither has nor requests an address.
 fn without_unreachable_routes(link: &mut Value) {
     let has = |is_v6: bool| {
         let is_dynamic = if is_v6 { !link["dynamic6"].is_null() } else { link["dhcp4"] == true };
@@ -133,7 +133,7 @@ fn without_unreachable_routes(link: &mut Value) {
     }
 }
 
-/// Removes the MTU of a VLAN if it is above the MTU of its parent.
+/// Removes the MTU of each VLAN whose MTU is larger than that of its parent, or of another link below the VLAN.
 fn without_mtus_above_parents(meaning: &mut Value) {
     let mtus: BTreeMap<String, u64> =
         links(meaning).filter_map(|(key, link)| Some((key.clone(), link["mtu"].as_u64()?))).collect();

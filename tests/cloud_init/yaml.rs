@@ -98,8 +98,8 @@ fn flow(value: &Value, random: &mut Random) -> String {
     }
 }
 
-/// Writes a string, without quotes if YAML reads the same string then. A MAC address may also be without quotes,
-/// because people usually omit the quotes.
+/// Writes a string, usually without quotes if YAML then reads the same string. People also omit the quotes of a MAC
+/// address that YAML then reads as a number, so this function does, too.
 fn scalar_text(string: &str, random: &mut Random, is_value: bool) -> String {
     let is_mac = string.len() == 17 && string.split(':').count() == 6;
     let is_plain = string.starts_with(|c: char| c.is_ascii_alphanumeric())

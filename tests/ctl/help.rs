@@ -1,4 +1,5 @@
-//! Checks that `--help` fits a terminal of 80 columns.
+//! Checks the help texts: each line fits 80 columns, the short help has one line for each option and command, and each
+//! command whose output is for people has the option `--json`.
 
 use std::process::Command;
 
@@ -15,7 +16,7 @@ fn section<'h>(help: &'h str, name: &str) -> Vec<&'h str> {
     lines.take_while(|line| line.starts_with(' ')).collect()
 }
 
-/// Returns the words of every command: an empty list for the program itself, then all of its subcommands.
+/// Returns the words of a command, and of all commands below it. An empty list is the program itself.
 fn commands(words: &[String]) -> Vec<Vec<String>> {
     let mut all = vec![words.to_vec()];
     let help = help(words, "-h");
@@ -66,6 +67,6 @@ fn every_command_whose_output_is_for_people_prints_json_too() {
     let has_commands = |words: &Vec<String>| !section(&help(words, "-h"), "Commands").is_empty();
     let without = commands(&[]).into_iter().filter(|words| !has_json(words) && !has_commands(words));
     let without: Vec<String> = without.map(|words| words.join(" ")).collect();
-    // These commands print documents in JSON, Prometheus' format, or scripts.
+    // These commands always print JSON, metrics in the format of Prometheus, or scripts.
     assert_eq!(without, ["network-data", "nodepool", "install-hosts manifests", "metrics", "completions"]);
 }

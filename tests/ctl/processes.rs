@@ -1,4 +1,5 @@
-//! Runs several processes with one ledger, and interrupts processes.
+//! Runs several processes with one ledger, interrupts a process, and runs processes with few file permissions or with a
+//! pipe as the output.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, Permissions};

@@ -1,8 +1,8 @@
 //! Checks every diagnostic of a document with its exact text, and the result of the document.
 //!
-//! If the severity of a diagnostic depends on the use of the value, both severities have a case. Two diagnostics are
-//! unreachable and have no case: a reference to a link that is broken after its check, and an illegal byte in the
-//! arguments.
+//! If the severity of a diagnostic depends on the use of the value, both severities have a case. No document leads to
+//! two of the diagnostics, so these two have no case: one is about a reference to a link that has become invalid after
+//! its check, the other about an illegal byte in the arguments.
 #![allow(clippy::unwrap_used, reason = "a helper of a test may fail the test")]
 
 mod damage;
@@ -13,9 +13,9 @@ use glowplug::diagnostic::{Diagnostic, Diagnostics, Severity};
 use glowplug::formats::{Meaning, read_network};
 use glowplug::render::dracut;
 
-/// What a diagnostic about an interface name expects.
+/// The expectation in a diagnostic about an interface name.
 const NAME: &str = "1 to 15 letters, digits, '.', '_' or '-', not digits alone, nor all, default or lo";
-/// What a diagnostic about a MAC address expects.
+/// The expectation in a diagnostic about a MAC address.
 const MAC: &str = "six pairs of hex digits, unicast and not zero";
 const MODE: &str =
     "balance-rr, active-backup, balance-xor, broadcast, 802.3ad, balance-tlb, balance-alb or their number, 0 to 6";
@@ -100,11 +100,11 @@ texts! {
         => refused [r#"error line 1 column 8: not readable as YAML "invalid UTF-8", expected {READABLE}"#];
     the_config_disabled_of_cloud_init_disables_the_network: r#"{"config": "disabled"}"# => disabled [];
     the_config_disabled_within_network_disables_the_network: "network:\n  config: disabled\n" => disabled [];
-    a_document_over_a_mebibyte: vec![b' '; 1024 * 1024 + 1]
+    a_document_over_a_mebibyte_is_refused: vec![b' '; 1024 * 1024 + 1]
         => refused [r#"error document: too many bytes "1048577", expected at most 1048576"#];
-    nesting_over_64_levels: "[".repeat(65)
+    a_document_with_more_than_64_levels_is_refused: "[".repeat(65)
         => refused [r#"error document: nested too deep "more than 64", expected at most 64 levels"#];
-    more_than_65536_values: format!("[{}1]", "1,".repeat(65_535))
+    a_document_with_more_than_65536_values_is_refused: format!("[{}1]", "1,".repeat(65_535))
         => refused [r#"error document: too many values "more than 65536", expected at most 65536"#];
     a_document_in_yaml_gives_the_same_warning_as_in_json:
         "links:\n- {id: eno101, type: phy, mtu: 5}\nnetworks:\n- {link: eno101, type: ipv4, ip_address: 10.0.0.5/24}\n"

@@ -11,7 +11,7 @@ const LINK_TYPE: &str = "phy, bond, vlan or another word of the schema";
 const V4: &str = "an IPv4 address of a machine";
 const V6: &str = "an IPv6 address of a machine";
 const NO_ADDRESS: &str = "no NIC has an address";
-const ONE_DEFAULT: &str = "a family has one default route: that of the lowest metric, or else the first";
+const ONE_DEFAULT: &str = "a family has one default route: the first of those with the lowest metric";
 const GUESS: &str = "expected a prefix length or a netmask:";
 const ANSWERS: &str =
     "a server or router that answers: without an answer NetworkManager removes the static addresses too";
@@ -83,43 +83,43 @@ macro_rules! diagnoses {
 // === The lists of the document ===
 
 diagnoses! {
-    links_that_are_no_array: [], [dhcp!("a"), v4!("a")] { "links": "a" }
+    links_that_are_no_array_are_refused: [], [dhcp!("a"), v4!("a")] { "links": "a" }
         => refused [
             r#"warning links: invalid list "a", expected an array"#,
             r#"error networks[0].link: unknown link "a", expected {LINK}"#,
             r#"error networks[1].link: unknown link "a", expected {LINK}"#
         ];
-    networks_that_are_no_array: [nic!("a")], [] { "networks": {} }
+    networks_that_are_no_array_are_refused: [nic!("a")], [] { "networks": {} }
         => refused [r#"error networks: invalid list "an object", expected an array"#];
-    services_that_are_no_array: [nic!("a")], [dhcp!("a")] { "services": "8.8.8.8" }
+    services_that_are_no_array_give_a_warning: [nic!("a")], [dhcp!("a")] { "services": "8.8.8.8" }
         => configured [r#"warning services: invalid list "8.8.8.8", expected an array"#];
-    a_link_that_is_no_object: [null, nic!("a", "mtu": 0)], [dhcp!("a")]
+    a_link_that_is_no_object_gives_warnings: [null, nic!("a", "mtu": 0)], [dhcp!("a")]
         => configured [
             r#"warning links[0]: invalid item "null", expected an object"#,
             r#"warning links[1].mtu: invalid MTU "0", expected 68 to 65535 bytes"#
         ];
-    a_network_that_is_no_object: [nic!("a")], [5, v4!("a"), v4!("b")]
+    a_network_that_is_no_object_is_refused: [nic!("a")], [5, v4!("a"), v4!("b")]
         => refused [
             r#"error networks[0]: invalid item "5", expected an object"#,
             r#"error networks[2].link: unknown link "b", expected {LINK}"#
         ];
-    a_network_without_settings: [nic!("a")], [{"id": "n", "network_id": "n"}]
+    a_network_without_settings_is_refused: [nic!("a")], [{"id": "n", "network_id": "n"}]
         => refused ["error networks[0]: no known member, expected the members that the schema requires"];
-    a_service_that_is_no_object: [nic!("a")], [dhcp!("a")] { "services": ["8.8.8.8"] }
+    a_service_that_is_no_object_gives_a_warning: [nic!("a")], [dhcp!("a")] { "services": ["8.8.8.8"] }
         => configured [r#"warning services[0]: invalid item "8.8.8.8", expected an object"#];
     a_service_without_settings_has_no_effect: [nic!("a")], [dhcp!("a")] { "services": [{}] } => configured [];
-    routes_that_are_no_array: [nic!("a")], [v4!("a", "routes": "default")]
+    routes_that_are_no_array_are_refused: [nic!("a")], [v4!("a", "routes": "default")]
         => refused [r#"error networks[0].routes: invalid list "default", expected an array"#];
-    a_route_that_is_no_object: [nic!("a")], [v4!("a", "routes": [[]])]
+    a_route_that_is_no_object_is_refused: [nic!("a")], [v4!("a", "routes": [[]])]
         => refused [r#"error networks[0].routes[0]: invalid item "an array", expected an object"#];
-    a_route_without_settings: [nic!("a")], [v4!("a", "routes": [{}])]
+    a_route_without_settings_is_refused: [nic!("a")], [v4!("a", "routes": [{}])]
         => refused ["error networks[0].routes[0]: no known member, expected the members that the schema requires"];
-    servers_that_are_no_list: [nic!("a")], [v4!("a", "dns_nameservers": 8, "dns_search": {})]
+    servers_that_are_no_list_give_warnings: [nic!("a")], [v4!("a", "dns_nameservers": 8, "dns_search": {})]
         => configured [
             r#"warning networks[0].dns_nameservers: invalid list "8", expected an array"#,
             r#"warning networks[0].dns_search: invalid list "an object", expected an array"#
         ];
-    ports_that_are_no_list: [bond!("b", "a")], []
+    ports_that_are_no_list_are_refused: [bond!("b", "a")], []
         => refused [
             r#"error links[0].bond_links: invalid list "a", expected an array"#,
             "error links[0].bond_links: bond without a member, expected the ids of its links"
@@ -129,30 +129,30 @@ diagnoses! {
 // === Limits ===
 
 diagnoses! {
-    more_than_4096_links_or_networks:
+    more_than_4096_links_or_networks_are_refused:
         [], [] { "links": vec![json!({}); 4097], "networks": vec![json!({}); 4097] }
         => refused [
             r#"error links: too many items "4097", expected at most 4096"#,
             r#"error networks: too many items "4097", expected at most 4096"#
         ];
-    more_than_4096_routes_or_services:
+    more_than_4096_routes_or_services_are_refused:
         [nic!("a")], [dhcp!("a", "routes": vec![json!({}); 4097], "services": vec![json!({}); 4097])]
         => refused [
             r#"error networks[0].routes: too many items "4097", expected at most 4096"#,
             r#"error networks[0].services: too many items "4097", expected at most 4096"#
         ];
-    more_than_4096_ports: [bond!("b", (vec!["a"; 4097]))], []
+    more_than_4096_ports_are_refused: [bond!("b", (vec!["a"; 4097]))], []
         => refused [
             r#"error links[0].bond_links: too many items "4097", expected at most 4096"#,
             "error links[0].bond_links: bond without a member, expected the ids of its links"
         ];
-    more_than_4096_words_in_a_string:
+    a_string_with_more_than_4096_words_is_refused:
         [nic!("a")], [dhcp!("a", "dns_nameservers": "8.8.8.8 ".repeat(4097), "dns_search": "a,".repeat(4097))]
         => refused [
             r#"error networks[0].dns_nameservers: too many items "4097", expected at most 4096"#,
             r#"error networks[0].dns_search: too many items "4097", expected at most 4096"#
         ];
-    more_than_32_kib_of_arguments:
+    a_document_that_needs_more_than_32_kib_of_arguments_is_refused:
         [nic!("a")],
         [dhcp!("a", "dns_nameservers": (0..2700).map(|n| format!("10.0.{}.{}", n / 256, n % 256)).collect::<Vec<_>>())]
         => refused [r#"error kernel arguments: too many bytes "58357", expected at most 32768"#];
@@ -191,21 +191,21 @@ diagnoses! {
 // === NICs ===
 
 diagnoses! {
-    a_repeated_id: [nic!("a"), nic!("b", "id": "a"), nic!("c", "id": 7), nic!("d", "id": "7")], []
+    a_repeated_id_is_refused: [nic!("a"), nic!("b", "id": "a"), nic!("c", "id": 7), nic!("d", "id": "7")], []
         => refused [
             r#"error links[1].id: repeated id "a", expected an id that no other link has"#,
             r#"error links[3].id: repeated id "7", expected an id that no other link has"#
         ];
-    two_links_with_the_same_mac_address:
+    two_links_with_the_same_mac_address_give_warnings:
         [nic!("a"), nic!("b", "ethernet_mac_address": "52-54-00-00-00-61")], [v4!("a"), dhcp!("b")]
         => configured [
             r#"warning links[0]: static and dynamic addresses of one family "[52:54:00:00:00:61]", expected {ANSWERS}"#,
             r#"warning links[1]: same NIC as links[0] "b", expected one link for each NIC"#
         ];
-    two_links_with_the_same_name:
+    two_links_with_the_same_name_give_a_warning:
         [{"id": "x y", "type": "phy", "name": "eno1"}, {"id": "eno1", "type": "phy"}], [v4!("x y"), v6!("eno1")]
         => configured [r#"warning links[1]: same NIC as links[0] "eno1", expected one link for each NIC"#];
-    two_mtus_of_one_nic:
+    two_mtus_of_one_nic_give_a_warning:
         [nic!("a", "mtu": 9000), nic!("b", "ethernet_mac_address": "52:54:00:00:00:61", "mtu": 1500)], []
         => configured [
             r#"warning links[1]: same NIC as links[0] "b", expected one link for each NIC"#,
@@ -218,9 +218,9 @@ diagnoses! {
         => configured [r#"warning links[0].type: unknown link type "spaceship", expected {LINK_TYPE}"#];
     a_missing_link_type_is_a_nic: [nic!("a", "type": null)], [dhcp!("a")]
         => configured ["warning links[0].type: missing, expected {LINK_TYPE}"];
-    a_link_type_that_is_no_string: [nic!("a", "type": {})], [dhcp!("a")]
+    a_link_type_that_is_no_string_gives_a_warning: [nic!("a", "type": {})], [dhcp!("a")]
         => configured [r#"warning links[0].type: unknown link type "an object", expected {LINK_TYPE}"#];
-    an_invalid_mac_address:
+    an_invalid_mac_address_is_refused:
         [
             nic!("a", "ethernet_mac_address": "52:54:00:00:00"), nic!("b", "ethernet_mac_address": 5),
             nic!("c", "ethernet_mac_address": "01:00:5e:00:00:01")
@@ -251,17 +251,17 @@ diagnoses! {
             r#"error links[0].id: NIC without a MAC address or a name "tap 0", expected {KNOWN_BY}"#,
             r#"error links[1].id: NIC without a MAC address or a name "", expected {KNOWN_BY}"#
         ];
-    a_name_that_is_too_long:
+    a_name_that_is_too_long_is_refused:
         [{"id": "a", "type": "phy", "name": "abcdefghijklmnop"}, {"id": "b", "type": "phy", "name": true}],
         [dhcp!("a"), dhcp!("b")]
         => refused [
             r#"error links[0].name: invalid interface name "abcdefghijklmnop", expected {NAME}"#,
             r#"error links[1].name: invalid interface name "true (a boolean)", expected {NAME}"#
         ];
-    a_bond_and_a_nic_with_the_same_name:
+    a_bond_and_a_nic_with_the_same_name_are_refused:
         [{"id": "b0", "type": "phy"}, nic!("a"), bond!("b", ["a"], "name": "b0")], [dhcp!("b0")]
         => refused [r#"error links[2].name: repeated name "b0", expected a name that no other link has"#];
-    an_mtu_out_of_range:
+    an_mtu_out_of_range_gives_warnings:
         [nic!("a", "mtu": 67), nic!("b", "mtu": 65536), nic!("c", "mtu": "large"), nic!("d", "mtu": [])],
         [v4!("a"), v4!("b"), v4!("c"), v4!("d")]
         => configured [
@@ -270,7 +270,7 @@ diagnoses! {
             r#"warning links[2].mtu: invalid MTU "large", expected 68 to 65535 bytes"#,
             r#"warning links[3].mtu: invalid MTU "an array", expected 68 to 65535 bytes"#
         ];
-    an_mtu_that_is_too_small_for_ipv6:
+    an_mtu_that_is_too_small_for_ipv6_gives_a_warning:
         [nic!("a", "mtu": 1279), nic!("b", "mtu": 1279), nic!("c", "mtu": 1280)], [v6!("a"), v4!("b"), v6!("c")]
         => configured [r#"warning links[0].mtu: MTU too small for IPv6 "1279", expected at least 1280 bytes"#];
     a_name_that_the_kernel_assigns_cannot_be_set_on_a_nic:
@@ -283,21 +283,21 @@ diagnoses! {
 // === VLANs ===
 
 diagnoses! {
-    a_vlan_without_a_parent_and_an_id: [vlan!("v", null, null)], []
+    a_vlan_without_a_parent_and_an_id_is_refused: [vlan!("v", null, null)], []
         => refused [
             "error links[0].vlan_id: missing, expected 1 to 4094",
             "error links[0].vlan_link: missing, expected {LINK}"
         ];
-    a_vlan_on_an_unknown_link: [vlan!("v", "x", 5)], []
+    a_vlan_on_an_unknown_link_is_refused: [vlan!("v", "x", 5)], []
         => refused [r#"error links[0].vlan_link: unknown link "x", expected {LINK}"#];
-    a_vlan_id_out_of_range:
+    a_vlan_id_out_of_range_is_refused:
         [nic!("a"), vlan!("u", "a", 0), vlan!("v", "a", 4095), vlan!("w", "a", "five")], []
         => refused [
             r#"error links[1].vlan_id: invalid VLAN id "0", expected 1 to 4094"#,
             r#"error links[2].vlan_id: invalid VLAN id "4095", expected 1 to 4094"#,
             r#"error links[3].vlan_id: invalid VLAN id "five", expected 1 to 4094"#
         ];
-    an_invalid_mac_address_of_a_vlan: [nic!("a"), vlan!("v", "a", 5, "vlan_mac_address": "x")], []
+    an_invalid_mac_address_of_a_vlan_is_refused: [nic!("a"), vlan!("v", "a", 5, "vlan_mac_address": "x")], []
         => refused [r#"error links[1].vlan_mac_address: invalid MAC address "x", expected {MAC}"#];
     an_invalid_name_of_a_vlan_is_a_warning: [nic!("a"), vlan!("v", "a", 5, "name": "a/b")], [dhcp!("v")]
         => configured [r#"warning links[1].name: invalid interface name "a/b", expected {NAME}"#];
@@ -311,30 +311,30 @@ diagnoses! {
         => configured [
             r#"warning links[2].name: name that cannot be set "x5", expected a free name, one that ends with 5: kv0.5 is used instead"#
         ];
-    vlans_on_each_other_and_a_vlan_on_itself: [vlan!("u", "v", 5), vlan!("v", "u", 6), vlan!("w", "w", 7)], []
+    vlans_on_each_other_and_a_vlan_on_itself_are_refused: [vlan!("u", "v", 5), vlan!("v", "u", 6), vlan!("w", "w", 7)], []
         => refused [
             r#"error links[0].vlan_link: VLAN on itself "v", expected a link that is not on this VLAN"#,
             r#"error links[1].vlan_link: VLAN on itself "u", expected a link that is not on this VLAN"#,
             r#"error links[2].vlan_link: VLAN on itself "w", expected a link that is not on this VLAN"#
         ];
-    two_vlans_with_the_same_id_on_one_link: [nic!("a"), vlan!("u", "a", 5), vlan!("v", "a", "5")], []
+    two_vlans_with_the_same_id_on_one_link_are_refused: [nic!("a"), vlan!("u", "a", 5), vlan!("v", "a", "5")], []
         => refused [
             r#"error links[2].vlan_id: repeated VLAN id "5", expected an id that no other VLAN on this link has"#
         ];
-    vlans_with_the_same_id_on_two_links: [nic!("a"), nic!("b"), vlan!("u", "a", 5), vlan!("v", "b", 5)], []
+    vlans_with_the_same_id_on_two_links_are_accepted: [nic!("a"), nic!("b"), vlan!("u", "a", 5), vlan!("v", "b", 5)], []
         => configured [];
 }
 
 // === Bonds ===
 
 diagnoses! {
-    a_bond_without_ports: [bond!("b", null), bond!("c", ["x"])], []
+    a_bond_without_members_is_refused: [bond!("b", null), bond!("c", ["x"])], []
         => refused [
             "error links[0].bond_links: bond without a member, expected the ids of its links",
             "error links[1].bond_links: bond without a member, expected the ids of its links",
             r#"warning links[1].bond_links[0]: unknown link "x", expected {LINK}"#
         ];
-    a_bond_with_an_unknown_member: [nic!("a"), bond!("b", ["a", "x", null])], []
+    a_bond_with_an_unknown_member_gives_warnings: [nic!("a"), bond!("b", ["a", "x", null])], []
         => configured [
             r#"warning links[1].bond_links[1]: unknown link "x", expected {LINK}"#,
             r#"warning links[1].bond_links[2]: unknown link "null", expected {LINK}"#
@@ -346,7 +346,7 @@ diagnoses! {
             r#"error links[1].ethernet_mac_address: invalid MAC address "x", expected {MAC}"#,
             r#"error links[1].name: invalid interface name "a b", expected {NAME}"#
         ];
-    a_missing_mode: [nic!("a"), bond!("b", ["a"], "bond_mode": null)], []
+    a_missing_bond_mode_gives_a_warning: [nic!("a"), bond!("b", ["a"], "bond_mode": null)], []
         => configured ["warning links[1].bond_mode: missing, expected {MODE}"];
     an_unknown_bond_mode_and_an_unknown_option_are_both_reported:
         [nic!("a"), bond!("b", ["a"], "bond_mode": "lacp", "bond_frobnicate": 1, "bond_lacp_rate": "fast")], []
@@ -354,7 +354,7 @@ diagnoses! {
             r#"warning links[1].bond_frobnicate: unknown bond option "1", expected an option of the kernel's bonding driver"#,
             r#"error links[1].bond_mode: invalid mode "lacp", expected {MODE}"#
         ];
-    unknown_bond_options_and_invalid_values:
+    unknown_bond_options_and_invalid_values_give_warnings:
         [
             nic!("a"),
             bond!(
@@ -372,7 +372,7 @@ diagnoses! {
             r#"warning links[1].bond_primary: unknown member "x", expected a member of this link"#,
             r#"warning links[1].bond_use_carrier: invalid value "2", expected 0 or 1"#
         ];
-    bond_options_of_another_mode:
+    options_of_another_bond_mode_give_warnings:
         [
             nic!("a"),
             bond!("b", ["a"], "bond_lacp_rate": "fast", "bond_packets_per_slave": 2, "bond_tlb_dynamic_lb": 1),
@@ -386,7 +386,7 @@ diagnoses! {
             r#"warning links[3].bond_arp_validate: bond option without effect "all", expected the mode balance-rr, active-backup, balance-xor or broadcast"#,
             r#"warning links[3].bond_primary: bond option without effect "c", expected the mode active-backup, balance-tlb or balance-alb"#
         ];
-    bond_options_that_need_another_option_or_value:
+    bond_options_that_need_another_option_or_value_give_warnings:
         [
             nic!("a"),
             bond!(
@@ -402,37 +402,37 @@ diagnoses! {
             r#"warning links[1].bond_peer_notif_delay: bond option without effect "50", expected a multiple of miimon"#,
             r#"warning links[1].bond_updelay: bond option without effect "200", expected also a miimon above 0"#
         ];
-    an_arp_target_without_an_arp_interval: [nic!("a"), bond!("b", ["a"], "bond_arp_ip_target": "10.0.0.1")], []
+    an_arp_target_without_an_arp_interval_gives_a_warning: [nic!("a"), bond!("b", ["a"], "bond_arp_ip_target": "10.0.0.1")], []
         => configured [
             r#"warning links[1].bond_arp_ip_target: bond option without effect "10.0.0.1", expected also an arp_interval"#
         ];
-    several_arp_targets:
+    several_arp_targets_give_a_warning:
         [nic!("a"), bond!("b", ["a"], "bond_arp_interval": 100, "bond_arp_ip_target": "10.0.0.1,10.0.0.2")], []
         => configured [
             r#"warning links[1]: "10.0.0.2" ignored, kernel arguments can express only one ARP target"#
         ];
-    a_bond_with_a_bond_and_a_vlan_as_members:
+    a_bond_with_a_bond_and_a_vlan_as_members_is_refused:
         [nic!("a"), bond!("b", ["a"]), vlan!("v", "a", 5), bond!("c", ["b", "v"])], []
         => refused [
             r#"error links[1].type: bond member "bond", expected a NIC"#,
             r#"error links[2].type: bond member "vlan", expected a NIC"#
         ];
-    a_nic_that_is_a_member_of_two_bonds: [nic!("a"), nic!("c"), bond!("b", ["a"]), bond!("d", ["a", "c", "c"])], []
+    a_nic_that_is_a_member_of_two_bonds_is_refused: [nic!("a"), nic!("c"), bond!("b", ["a"]), bond!("d", ["a", "c", "c"])], []
         => refused [
             r#"error links[0].id: port more than once "a", expected a port of one bond or bridge, listed once"#,
             r#"error links[1].id: port more than once "c", expected a port of one bond or bridge, listed once"#
         ];
-    an_mtu_of_a_bond_member:
+    an_mtu_of_a_bond_member_gives_a_warning:
         [nic!("a", "mtu": 9000), nic!("c", "mtu": 1500), bond!("b", ["a", "c"], "mtu": 9000)], []
         => configured [
             r#"warning links[1].mtu: "1500" ignored, a bond member gets the MTU of its bond, links[2]"#
         ];
-    a_static_network_on_a_bond_member: [nic!("a"), bond!("b", ["a"])], [dhcp!("a"), v4!("a")]
+    a_static_network_on_a_bond_member_is_refused: [nic!("a"), bond!("b", ["a"])], [dhcp!("a"), v4!("a")]
         => refused [
             r#"error networks[0].link: network on a bond member "a", expected the link of its bond, links[1]"#,
             r#"error networks[1].link: network on a bond member "a", expected the link of its bond, links[1]"#
         ];
-    a_dynamic_network_on_a_bond_member: [nic!("a"), bond!("b", ["a"])], [dhcp!("a"), dhcp!("b")]
+    a_dynamic_network_on_a_bond_member_gives_a_warning: [nic!("a"), bond!("b", ["a"])], [dhcp!("a"), dhcp!("b")]
         => configured [
             r#"warning networks[0].link: network on a bond member "a", expected the link of its bond, links[1]"#
         ];
@@ -444,17 +444,17 @@ diagnoses! {
 // === Networks ===
 
 diagnoses! {
-    a_static_network_on_an_unknown_link: [nic!("a")], [v4!("x"), v6!(null)]
+    a_static_network_on_an_unknown_link_is_refused: [nic!("a")], [v4!("x"), v6!(null)]
         => refused [
             r#"error networks[0].link: unknown link "x", expected {LINK}"#,
             "error networks[1].link: missing, expected {LINK}"
         ];
-    a_dynamic_network_on_an_unknown_link: [nic!("a")], [v4!("a"), dhcp!("x"), dhcp!(null)]
+    a_dynamic_network_on_an_unknown_link_gives_warnings: [nic!("a")], [v4!("a"), dhcp!("x"), dhcp!(null)]
         => configured [
             r#"warning networks[1].link: unknown link "x", expected {LINK}"#,
             "warning networks[2].link: missing, expected {LINK}"
         ];
-    only_a_dynamic_network_on_an_unknown_link: [nic!("a")], [dhcp!("x")]
+    a_document_with_only_a_dynamic_network_on_an_unknown_link_is_refused: [nic!("a")], [dhcp!("x")]
         => refused [r#"error networks[0].link: unknown link "x", expected {LINK}"#];
     mistakes_in_a_network_on_an_unknown_link_are_reported:
         [nic!("a")], [dhcp!("a"), dhcp!("x", "gateway": "y", "dns_nameservers": ["z", "8.8.8.8"])]
@@ -463,27 +463,27 @@ diagnoses! {
             r#"error networks[1].gateway: invalid gateway "y", expected the IPv4 address of a router"#,
             r#"warning networks[1].link: unknown link "x", expected {LINK}"#
         ];
-    an_unknown_network_type_on_a_link_with_another_network:
+    an_unknown_network_type_on_a_link_with_another_network_gives_warnings:
         [nic!("a")], [{"type": "ipv5", "link": "a"}, {"link": "a"}, dhcp!("a")]
         => configured [
             r#"warning networks[0].type: unknown network type "ipv5", expected {TYPE}"#,
             "warning networks[1].type: missing, expected {TYPE}"
         ];
-    only_a_network_of_an_unknown_type:
+    a_document_with_only_a_network_of_an_unknown_type_is_refused:
         [nic!("a")], [{"type": "ipv5", "link": "a", "routes": [{"network": "10.0.0.0/8"}]}]
         => refused [r#"error networks[0].type: unknown network type "ipv5", expected {TYPE}"#];
-    an_unknown_network_type_on_an_unknown_link: [nic!("a")], [dhcp!("a"), {"type": "ipv5", "link": "x"}]
+    an_unknown_network_type_on_an_unknown_link_is_refused: [nic!("a")], [dhcp!("a"), {"type": "ipv5", "link": "x"}]
         => refused [
             r#"error networks[1].link: unknown link "x", expected {LINK}"#,
             r#"error networks[1].type: unknown network type "ipv5", expected {TYPE}"#
         ];
-    a_static_network_without_an_address:
+    a_static_network_without_an_address_is_refused:
         [nic!("a")], [v4!("a", "ip_address": null), {"type": "static", "link": "a"}]
         => refused [
             "error networks[0].ip_address: missing, expected {V4}",
             "error networks[1].ip_address: missing, expected an IP address of a machine"
         ];
-    an_invalid_address:
+    an_invalid_address_is_refused:
         [nic!("a")],
         [
             v4!("a", "ip_address": "10.0.0.300"), v4!("a", "ip_address": "10.0.0.5/33"), v4!("a", "ip_address": ""),
@@ -497,7 +497,7 @@ diagnoses! {
             r#"error networks[4].ip_address: invalid address "127.0.0.1", expected {V4}"#,
             r#"error networks[5].ip_address: invalid address "ff02::1", expected {V6}"#
         ];
-    an_address_of_the_other_family:
+    an_address_of_the_other_family_is_refused:
         [nic!("a")],
         [
             v4!("a", "ip_address": "2001:db8::5"), v6!("a", "ip_address": "10.0.0.5"),
@@ -508,7 +508,7 @@ diagnoses! {
             r#"error networks[1].ip_address: invalid address "10.0.0.5", expected {V6}"#,
             r#"error networks[2].ip_address: invalid address "eth0", expected an IP address of a machine"#
         ];
-    an_invalid_netmask:
+    an_invalid_netmask_is_refused:
         [nic!("a")],
         [
             v4!("a", "ip_address": "10.0.0.5", "netmask": "255.0.255.0"), v4!("a", "netmask": 33),
@@ -525,7 +525,7 @@ diagnoses! {
     an_invalid_address_gives_no_diagnostic_about_its_gateway:
         [nic!("a")], [v4!("a", "ip_address": "x", "gateway": "10.0.0.1")]
         => refused [r#"error networks[0].ip_address: invalid address "x", expected {V4}"#];
-    an_invalid_gateway:
+    an_invalid_gateway_is_refused:
         [nic!("a")],
         [
             v4!("a", "gateway": "router"), v4!("a", "gateway": "fe80::1"), v6!("a", "gateway": "10.0.0.1"),
@@ -537,7 +537,7 @@ diagnoses! {
             r#"error networks[2].gateway: invalid gateway "10.0.0.1", expected the IPv6 address of a router"#,
             r#"error networks[3].gateway: invalid gateway "0.0.0.0", expected the IPv4 address of a router"#
         ];
-    static_and_dynamic_addresses_of_one_family:
+    static_and_dynamic_addresses_of_one_family_give_warnings:
         [nic!("a"), nic!("b")], [v4!("a"), dhcp!("a"), v6!("b"), {"type": "ipv6_slaac", "link": "b"}]
         => configured [
             r#"warning links[0]: static and dynamic addresses of one family "[52:54:00:00:00:61]", expected {ANSWERS}"#,
@@ -548,9 +548,9 @@ diagnoses! {
 // === Routes ===
 
 diagnoses! {
-    a_route_without_a_network: [nic!("a")], [v4!("a", "routes": [{"gateway": "10.0.0.1"}])]
+    a_route_without_a_network_is_refused: [nic!("a")], [v4!("a", "routes": [{"gateway": "10.0.0.1"}])]
         => refused ["error networks[0].routes[0].network: missing, expected {DESTINATION}"];
-    a_route_with_an_invalid_destination:
+    a_route_with_an_invalid_destination_is_refused:
         [nic!("a")],
         [v4!("a", "routes": [{"network": "lan", "netmask": "255.0.255.0", "gateway": "x", "metric": "y"}])]
         => refused [
@@ -558,7 +558,7 @@ diagnoses! {
             r#"warning networks[0].routes[0].metric: invalid metric "y", expected a number from 0 to 4294967295"#,
             r#"error networks[0].routes[0].network: invalid network "lan", expected {DESTINATION}"#
         ];
-    a_route_with_an_invalid_netmask_gateway_and_metric:
+    a_route_with_an_invalid_netmask_gateway_and_metric_is_refused:
         [nic!("a")],
         [
             v4!(
@@ -574,7 +574,7 @@ diagnoses! {
             r#"error networks[0].routes[1].gateway: invalid gateway "x", expected the IPv4 address of a router"#,
             r#"warning networks[0].routes[1].metric: invalid metric "-1", expected a number from 0 to 4294967295"#
         ];
-    a_gateway_of_the_other_family:
+    a_gateway_of_the_other_family_is_refused:
         [nic!("a")],
         [
             v4!(
@@ -593,17 +593,17 @@ diagnoses! {
         [nic!("a")],
         [v4!("a", "routes": [{"network": "2001:db8::/32", "gateway": "fe80::1"}]), v6!("b", "link": "a", "routes": [])]
         => configured [];
-    a_route_without_an_address_of_its_family_on_its_link:
+    a_route_without_an_address_of_its_family_on_its_link_gives_a_warning:
         [nic!("a")], [dhcp!("a", "routes": [{"network": "default", "gateway": "fe80::1"}])]
         => configured [
             r#"warning networks[0].routes[0]: unreachable route "::/0", expected an IPv6 address on its link"#
         ];
-    a_route_with_a_metric:
+    a_metric_of_a_route_gives_a_warning:
         [nic!("a")], [v4!("a", "routes": [{"network": "10.1.0.0/16", "gateway": "10.0.0.1", "metric": 100}])]
         => configured [
             r#"warning networks[0].routes[0].metric: "100" ignored, kernel arguments cannot express it"#
         ];
-    further_default_routes:
+    further_default_routes_of_a_family_give_warnings:
         [nic!("a"), nic!("b")],
         [
             v4!(
@@ -623,7 +623,7 @@ diagnoses! {
 // === Services ===
 
 diagnoses! {
-    a_name_server_that_is_no_address:
+    a_name_server_that_is_no_address_gives_warnings:
         [nic!("a")],
         [
             dhcp!(
@@ -639,13 +639,13 @@ diagnoses! {
             r#"warning services[0].address: invalid nameserver "[2001:db8::53]", expected an IP address"#,
             "warning services[1].address: missing, expected an IP address"
         ];
-    an_unknown_service:
+    an_unknown_service_gives_warnings:
         [nic!("a")], [dhcp!("a")] { "services": [{"type": "ntp", "address": "10.0.0.1"}, {"address": "10.0.0.1"}] }
         => configured [
             r#"warning services[0].type: unknown service "ntp", expected dns"#,
             "warning services[1].type: missing, expected dns"
         ];
-    valid_and_invalid_search_domains:
+    invalid_search_domains_next_to_valid_domains_give_warnings:
         [nic!("a")],
         [dhcp!("a", "dns_search": ["example.org", "a b"])]
         { "services": [{"type": "dns", "search": "Example.org -x"}] }
@@ -654,10 +654,10 @@ diagnoses! {
             r#"warning networks[0].dns_search[1]: invalid search domain "a b", expected a domain name"#,
             r#"warning services[0].search[1]: invalid search domain "-x", expected a domain name"#
         ];
-    name_servers_without_a_network:
+    name_servers_without_a_network_give_a_warning:
         [], [] { "services": [{"type": "dns", "address": "8.8.8.8"}, {"type": "dns", "address": "8.8.8.8"}] }
         => unconfigured [r#"warning services[0].address: "8.8.8.8" ignored, {NO_ADDRESS}"#];
-    name_servers_of_a_machine_with_only_an_mtu:
+    name_servers_of_a_machine_with_only_an_mtu_give_a_warning:
         [nic!("a", "mtu": 9000)], [] { "services": [{"type": "dns", "address": "8.8.8.8"}] }
         => configured [r#"warning services[0].address: "8.8.8.8" ignored, {NO_ADDRESS}"#];
 }
@@ -665,14 +665,14 @@ diagnoses! {
 // === Guesses, misspelt members, and addresses of the machine itself ===
 
 diagnoses! {
-    an_address_without_a_prefix_length:
+    an_address_without_a_prefix_length_gives_warnings:
         [nic!("a")],
         [v4!("a", "ip_address": "10.0.0.5", "netmask": "", "gateway": "10.0.0.1"), v6!("a", "ip_address": "2001:db8::8")]
         => configured [
             r#"warning networks[0].ip_address: address without a prefix length "10.0.0.5", {GUESS} /24 is used"#,
             r#"warning networks[1].ip_address: address without a prefix length "2001:db8::8", {GUESS} /64 is used"#
         ];
-    an_address_without_a_prefix_length_far_from_its_gateway:
+    an_address_without_a_prefix_length_far_from_its_gateway_is_refused:
         [nic!("a")], [v4!("a", "ip_address": "10.20.3.7", "routes": [{"network": "default", "gateway": "10.20.0.1"}])]
         => refused [
             r#"error networks[0].ip_address: address without a prefix length "10.20.3.7", {GUESS} with /24 the gateway 10.20.0.1 is out of reach"#
@@ -682,7 +682,7 @@ diagnoses! {
         => configured [
             r#"warning networks[0].ip_address: address without a prefix length "10.20.3.7", {GUESS} /24 is used"#
         ];
-    a_route_without_a_prefix_length:
+    a_route_without_a_prefix_length_gives_a_warning:
         [nic!("a")], [v4!("a", "routes": [{"network": "10.1.0.9", "gateway": "10.0.0.1"}, {"network": "0.0.0.0", "gateway": "10.0.0.1"}])]
         => configured [
             r#"warning networks[0].routes[0].network: route without a prefix length "10.1.0.9", {GUESS} /32 is used"#
@@ -699,7 +699,7 @@ diagnoses! {
             r#"warning networks[0].route: unknown member "an array", expected routes"#,
             r#"warning service: unknown member "an array", expected services"#
         ];
-    a_gateway_and_a_name_server_with_the_address_of_the_machine:
+    a_gateway_with_the_address_of_the_machine_is_refused:
         [nic!("a"), nic!("b")],
         [v4!("a", "gateway": "10.1.0.5"), v4!("b", "ip_address": "10.1.0.5/24")]
         { "services": [{"type": "dns", "address": "10.0.0.5"}] }
@@ -707,13 +707,13 @@ diagnoses! {
             r#"error networks[0].gateway: gateway with the machine's own address "10.1.0.5", expected the address of another machine"#,
             r#"warning services[0].address: name server with the machine's own address "10.0.0.5", expected the address of another machine"#
         ];
-    one_network_under_two_names:
+    one_network_under_two_names_gives_a_warning:
         [{"id": "enp1s0", "type": "phy"}, {"id": "eth0", "type": "phy"}],
         [v4!("enp1s0", "gateway": "10.0.0.1"), v4!("eth0", "gateway": "10.0.0.1")]
         => configured [
             r#"warning links[1]: second name of a network "eth0", expected one name for one interface: links[0] has this network too, and an initramfs that needs the network waits for the name that no interface has"#
         ];
-    one_network_under_two_names_with_different_gateways:
+    one_network_under_two_names_with_different_gateways_gives_a_warning:
         [{"id": "enp1s0", "type": "phy"}, {"id": "eth0", "type": "phy"}],
         [v4!("enp1s0", "gateway": "10.0.0.1"), v4!("eth0", "gateway": "10.0.0.2")]
         => configured [r#"warning networks[1].gateway: "10.0.0.2" ignored, {ONE_DEFAULT}"#];
@@ -772,7 +772,7 @@ diagnoses! {
 // === Documents that cloud-init accepts give no diagnostic ===
 
 diagnoses! {
-    a_document_of_nova:
+    a_document_of_nova_is_accepted:
         [
             {
                 "id": "tap1a81968a-79", "vif_id": "1a81968a", "type": "ovs", "mtu": null,
@@ -782,7 +782,7 @@ diagnoses! {
         [{"id": "network0", "type": "ipv4_dhcp", "link": "tap1a81968a-79", "network_id": "da5bb487"}]
         { "services": [] }
         => configured [];
-    every_link_type_of_a_nic:
+    every_link_type_of_a_nic_is_accepted:
         [
             nic!("a"), nic!("b", "type": "bridge"), nic!("c", "type": "dvs"), nic!("d", "type": "hw_veb"),
             nic!("e", "type": "hyperv"), nic!("f", "type": "ovs"), nic!("g", "type": "tap"),
@@ -790,7 +790,7 @@ diagnoses! {
         ],
         [dhcp!("a"), dhcp!("b"), dhcp!("c"), dhcp!("d"), dhcp!("e"), dhcp!("f"), dhcp!("g"), dhcp!("h"), dhcp!("i")]
         => configured [];
-    every_spelling_of_a_netmask:
+    every_spelling_of_a_netmask_is_accepted:
         [nic!("a")],
         [
             v4!("a", "ip_address": "10.0.0.5/24"), v4!("a", "ip_address": "10.0.0.5/24", "netmask": "255.255.0.0"),
@@ -801,7 +801,7 @@ diagnoses! {
             v6!("a", "ip_address": "fe80::5%eth0/64")
         ]
         => configured [];
-    every_spelling_of_a_link:
+    every_spelling_of_a_link_is_accepted:
         [
             nic!("a", "mtu": null), nic!("b", "mtu": "1400", "ethernet_mac_address": "FA-16-3E-00-00-01"),
             {"id": "eno101", "type": "phy", "ethernet_mac_address": null},
@@ -810,7 +810,7 @@ diagnoses! {
         ],
         [dhcp!("a"), dhcp!("b"), dhcp!("eno101"), dhcp!("c d"), dhcp!("e")]
         => configured [];
-    every_spelling_of_a_network:
+    every_spelling_of_a_network_is_accepted:
         [nic!("a"), nic!("b"), nic!("c"), nic!("d"), nic!("e"), nic!("f"), nic!("g")],
         [
             v4!("a", "type": "static", "id": null, "network_id": null), v6!("a", "type": "static6"),
@@ -820,7 +820,7 @@ diagnoses! {
             {"link": "g", "type": "ipv6_dhcpv6-stateful"}
         ]
         => configured [];
-    every_spelling_of_a_route:
+    every_spelling_of_a_route_is_accepted:
         [nic!("a")],
         [
             v4!(
@@ -843,7 +843,7 @@ diagnoses! {
             )
         ]
         => configured [];
-    every_path_of_a_name_server:
+    every_path_of_a_name_server_is_accepted:
         [nic!("a")],
         [
             dhcp!(
@@ -859,10 +859,10 @@ diagnoses! {
         ]
         { "services": [{"type": "dns", "address": "10.0.0.1"}] }
         => configured [];
-    links_in_any_order:
+    links_in_any_order_are_accepted:
         [vlan!("w", "v", 6), vlan!("v", "b", 5), bond!("b", ["a", "c"]), nic!("c"), nic!("a")], [dhcp!("w")]
         => configured [];
-    every_spelling_of_a_bond_option:
+    every_spelling_of_a_bond_option_is_accepted:
         [
             nic!("a"),
             bond!(
@@ -877,7 +877,7 @@ diagnoses! {
         ],
         [dhcp!("b"), dhcp!("d")]
         => configured [];
-    a_vlan_with_a_name_and_an_address:
+    a_vlan_with_a_name_and_an_address_is_accepted:
         [nic!("a"), vlan!("v", "a", "5", "name": "storage5", "vlan_mac_address": "52-54-00-00-00-99", "mtu": 1400)],
         [v4!("v")]
         => configured [];

@@ -562,9 +562,9 @@ fn a_document_that_keeps_nics_without_addresses_never_gives_the_default_argument
     }
 }
 
-/// For a profile with the name of an absent NIC, NetworkManager would wait 60 seconds.
+/// If an argument had the name of an absent NIC, NetworkManager would wait 60 seconds for this NIC.
 #[test]
-fn a_nic_without_addresses_and_mac_address_is_left_out_if_no_nic_has_its_name() {
+fn an_absent_nic_without_addresses_that_only_a_name_identifies_is_left_out() {
     let document = "version: 2\nethernets: {enp1s0: {addresses: [10.0.0.5/24]}, enp2s0: {dhcp4: false}, \
                     enp3s0: {match: {macaddress: '52:54:00:12:34:58'}, dhcp4: false}}\n";
     let drive = drive(document);

@@ -260,7 +260,7 @@ fn fail_from_each_read_on(fault: &str) -> Vec<(Option<i32>, Left, String, String
 }
 
 #[test]
-fn a_drive_is_refused_at_whichever_read_it_begins_to_fail() {
+fn a_drive_that_fails_from_any_read_on_is_refused() {
     let ended = fail_from_each_read_on("error=EIO");
     assert_eq!(ended.len(), 8);
     let reason = "reading /dev/vdb: Input/output error (os error 5)";
@@ -290,7 +290,7 @@ fn a_drive_that_disappears_during_the_read_is_refused() {
 /// the network files. The paths of these files do not contain the root of the namespace.
 fn run_where(machine: &FakeMachine, mounts: &str, arguments: &[&str]) -> (Option<i32>, String, Left) {
     let script = format!("set -e; cd \"$1\"; {mounts}; shift; set +e; \"$@\"; code=$?; cp -a . /tmp/left; exit $code");
-    // The mounts end with the namespace, so the script copies the files before its end.
+    // The mounts end with the namespace, so the script copies the files before the namespace ends.
     let copy = tempfile::tempdir().unwrap();
     let script = script.replace("/tmp/left", copy.path().to_str().unwrap());
     let mut command = Command::new("unshare");
@@ -384,7 +384,7 @@ fn short_and_interrupted_reads_and_writes_do_not_change_the_result() {
     let machine = (case.machine)();
     let run = case.run(&machine, &["-E", &strange(&machine), "-e", "trace=pread64"]);
     assert_eq!((run.code, left(&machine), outcome(&machine)), (Some(0), case.whole(), Some("configured".to_owned())));
-    // The program reads a window of 16 KiB in pieces of 7 bytes.
+    // The program reads more than seven windows of 16 KiB, all of them in pieces of 7 bytes.
     let log = machine.read("strace").unwrap();
     assert!(log.lines().filter(|line| line.ends_with(" = 7")).count() > 7 * 16 * 1024 / 7, "{}", log.lines().count());
 }
@@ -398,7 +398,7 @@ fn the_program_never_reads_the_time_of_day() {
     assert_eq!(time_of_day.code, None);
     let run = case.run(&machine, &["-E", &strange]);
     assert_eq!((run.code, left(&machine)), (Some(0), case.whole()));
-    // Signals also interrupt the wait.
+    // The wait for a drive does not read the time of day either.
     let machine = FakeMachine::kubevirt();
     let mut command = Command::new("env");
     command.args([strange.as_str(), env!("CARGO_BIN_EXE_glowplug"), "network-kargs", "--wait", "1", "--root"]);

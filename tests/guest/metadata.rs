@@ -80,7 +80,7 @@ fn the_error_about_an_unknown_key_lists_the_known_keys() {
     assert_eq!(
         stderr,
         "error: unknown key \"colour\", expected one of hostname, instance_id, instance_type, name, namespace, uuid, \
-         interface, ipv4, ipv6, mac (of further interfaces with _1, _2 and so on behind it), and behind device_0_, \
+         interface, ipv4, ipv6, mac (for further interfaces with the suffix _1, _2 and so on), and with the prefix device_0_, \
          device_1_ and so on: address, aligned_cpus, bus, mac, numa_node, serial, tags, type\n"
     );
 }
@@ -257,7 +257,7 @@ fn the_error_about_an_invalid_hostname_has_its_value() {
     assert_eq!((code, file), (Some(1), None));
     assert_eq!(
         message,
-        "<3>failed error=\"hostname: invalid hostname \\\"a\\\\nb\\\", expected a host name: at most 64 letters, digits, '-' and '.', each label 1 to 63 and not with '-' at an end\""
+        "<3>failed error=\"hostname: invalid hostname \\\"a\\\\nb\\\", expected a host name: at most 64 letters, digits, '-' and '.', each label of 1 to 63 characters, without '-' at either end\""
     );
 }
 

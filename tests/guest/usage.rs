@@ -27,7 +27,7 @@ fn print_of_a_named_drive_does_not_read_the_kernel_command_line() {
 }
 
 #[test]
-fn a_root_from_which_files_are_read_exists() {
+fn the_option_root_of_check_and_metadata_must_name_an_existing_directory() {
     for command in ["check", "metadata"] {
         let run = run(&[command, "--root", "/nowhere/root"]);
         let expected = "error: invalid value '/nowhere/root' for '--root <DIR>': no such directory\n\n\
@@ -51,7 +51,7 @@ fn the_log_of_a_run_that_cannot_write_does_not_say_that_the_network_is_configure
 }
 
 #[test]
-fn a_file_to_write_has_a_name() {
+fn the_option_output_accepts_the_name_of_a_file_but_no_dash() {
     let machine = FakeMachine::new();
     for command in ["attributes", "hostname"] {
         let run = machine.run(&[command, "--output", "-"]);
@@ -172,7 +172,7 @@ fn the_error_about_a_document_in_place_of_a_drive_names_the_command_for_document
             Some(1),
             format!(
                 "<3>refused to configure the network reason=\"{path}: no config drive, expected a directory with \
-                 openstack/latest or meta-data, or an ISO 9660 or FAT image; a document alone is for glowplug check\"\n"
+                 openstack/latest or meta-data, or an ISO 9660 or FAT image; glowplug check accepts a document alone\"\n"
             )
         )
     );

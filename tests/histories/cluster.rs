@@ -53,7 +53,7 @@ struct Style {
     format: usize,
 }
 
-/// A record in a list, with the true state of its machine.
+/// A record in a printed list, with the machine and the network to which the record really belongs.
 #[derive(Clone, Debug)]
 pub(super) struct Printed {
     pub(super) node: usize,
@@ -65,7 +65,7 @@ pub(super) struct Printed {
     pub(super) names_network: bool,
 }
 
-/// Part of the objects that a list contains.
+/// The part of a cluster's objects that the lists contain.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Part {
     All,

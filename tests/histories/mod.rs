@@ -5,10 +5,11 @@
 //! these rules:
 //!
 //! - An allocated address is free: no other machine holds it, no record claims it, no pool or template of the network
-//!   reserves it, and its reuse delay is over. It is the lowest free address.
+//!   reserves it, and its reuse delay is over. During the delay, only a sticky claim of the same name gets the address.
+//! - A claim gets the lowest free address, unless the claim is sticky or names an address.
 //! - The ledger keeps each address of a claim or a record until the machine is gone.
 //! - An audit reports each disagreement between the ledger and the objects of machines.
-//! - The machine that has waited longest is served first.
+//! - Waiting machines are served in the order of their creation.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
 

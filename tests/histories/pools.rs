@@ -131,7 +131,7 @@ impl Spec {
         let mut facts = TemplateFacts::default();
         let subnets = (0..2).filter(|family| !self.ranges[*family].is_empty());
         let subnets = subnets.map(|family| format!("{{cidr: \"{}/{}\"}}", address(family, 0), self.lengths[family]));
-        // A template for one family names no address of the other family.
+        // A specification must not name a gateway of a family in which the pool has no addresses.
         let has = |address: &&IpAddr| !self.ranges[family(**address)].is_empty();
         for (at, address) in self.template.iter().enumerate() {
             match at {
@@ -187,7 +187,8 @@ impl Spec {
         self.addresses(family(address)).any(|it| it == address)
     }
 
-    /// Whether an address is the first or last address of a subnet and the pool does not allocate such addresses.
+    /// Whether an address is the first address of a subnet, or the last address of an IPv4 subnet, and the pool does
+    /// not allocate such addresses.
     fn reserves_end(&self, address: IpAddr) -> bool {
         let (number, bits) = match address {
             IpAddr::V4(address) => (u128::from(u32::from(address)), 32),

@@ -143,11 +143,11 @@ pub(super) struct World {
     /// Number of pools created so far, for new names.
     named: usize,
     seen: Seen,
-    /// For each address, the machines whose claims and records of the address the ledger received. The ledger must keep
-    /// the address for them.
+    /// For each address, the machines that use the address, as the ledger knows from a claim or a record. The ledger
+    /// must keep the address for these machines.
     owed: BTreeMap<Place, BTreeSet<usize>>,
     freed: BTreeMap<Place, Freed>,
-    /// Position of each waiting machine in the wait queue.
+    /// For each waiting machine, the creation time that decides its position in the wait queue.
     turns: BTreeMap<usize, Timestamp>,
     /// Real time, in milliseconds since 1970.
     time: u64,
@@ -472,7 +472,7 @@ impl World {
             let addresses = pool.map(|pool| pool.addresses(0).chain(pool.addresses(1)).collect::<Vec<_>>());
             request.addresses.extend(rng.one_of(&addresses.unwrap_or_default()));
         }
-        // A machine that claims again keeps its position, even with another creation time.
+        // A machine that claims again keeps its position, even with a later creation time.
         let created = if rng.chance(20) { created + rng.number(100_000) } else { *created };
         Claim { machine: machine.clone(), created: time(created), requests, sticky: *is_sticky, secret: None }
     }
@@ -627,7 +627,7 @@ impl World {
         self.log.push(format!("resize of {names:?}, renames {renames:?}: {answer:?}"));
         match answer {
             Ok(resized) => self.settle(specs, &resized.renamed),
-            // A resize is refused if machines hold addresses or wait, or if the names do not match.
+            // For example, the network of a pool in use would change.
             Err(ResizeError::Refused(_)) => {}
             Err(ResizeError::Ledger(error)) => {
                 self.done::<()>(&Err(error))?;
@@ -690,7 +690,7 @@ impl World {
         let removed = self.processes[at].remove_pool(name, time(now));
         self.log.push(format!("removal of {name}: {removed:?}"));
         match removed {
-            Ok(()) if is_held => return Err(format!("pool {name} is removed while somebody holds its addresses")),
+            Ok(()) if is_held => return Err(format!("pool {name} is removed while machines hold its addresses")),
             Ok(()) => drop(self.pools.remove(name)),
             Err(ResizeError::Refused(_)) if is_held => {}
             Err(ResizeError::Refused(error)) => return Err(format!("pool {name} is not removed: {error}")),
@@ -1073,7 +1073,7 @@ impl World {
             before.leases.values().any(|held| held.claimant.machine == *machine)
                 || before.kept.iter().any(|(_, claimant)| claimant.machine == *machine)
         };
-        // A machine may have repeated its claim with more pools than before.
+        // Since the claim of a waiting machine, the pools that fit as its overflow may have changed.
         let has_same_pools = |claim: &Claim| {
             let node = self.node_of(&claim.machine);
             node.is_some_and(|node| claim.requests.iter().all(|it| it.overflow == self.overflow_of(node, &it.pool)))
@@ -1229,7 +1229,8 @@ impl Freed {
         self.clock[0] < self.clock[1] || self.since >= self.clock[0] + self.delay
     }
 
-    /// Whether the reuse delay is over for every process: it also counts from the latest time that a process has read.
+    /// Whether the reuse delay is over for every process. The delay counts from the latest time that the clock had
+    /// shown until the release.
     fn is_over_for_all(&self, now: u64) -> bool {
         self.delay == 0 || now >= self.clock[1] + self.delay
     }

@@ -1,4 +1,4 @@
-//! Conflicting records of one address, and the size of the ledger with them.
+//! Checks the size of a ledger in which the records of many machines claim one address.
 
 use std::fs;
 

@@ -1,4 +1,5 @@
-//! Tests ledgers: compares histories with a naive model, shares a file between processes, and kills processes.
+//! Tests ledgers: compares histories with a naive model, shares a file between processes, kills processes, and damages
+//! files.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
 

@@ -1,4 +1,4 @@
-//! Compares random histories of a ledger with a naive model. Histories include failures and killed processes.
+//! Compares random histories of a ledger with a naive model. Histories include failed writes and simulated crashes.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -171,8 +171,8 @@ fn kept_for(at: usize, size: usize) -> &'static [(&'static str, &'static str)] {
         (0, 0) => &[("worker-1", "10.0.0.2")],
         (0, 1) => &[("clusters/worker-3", "10.0.0.2"), ("worker-4", "10.0.0.5"), ("other/worker-0", "10.0.0.1")],
         (0, _) => &[("worker-1", "10.0.0.11")],
-        // Another pool may exclude a pre-allocated address.
         (1, 1) => &[("worker-2", "10.0.0.8")],
+        // In two of its sizes, the first pool excludes this address.
         (1, 2) => &[("worker-2", "10.0.0.2")],
         (2, 1) => &[("worker-2", "10.0.1.3"), ("worker-2", "fd00::3"), ("worker-0", "fd00::2")],
         (_, _) => &[],
@@ -270,8 +270,8 @@ impl Model {
         own.any(|(_, records)| records.get(claimant) == Some(&State::Excluded))
     }
 
-    /// Decides by the rules of the documentation what becomes of a record. The function shares no code with the
-    /// library. `None`: the record is ignored.
+    /// Decides by the rules of the documentation what becomes of a record, without the `may_record` of the library.
+    /// `None`: the record is ignored.
     fn may_record(&self, Recorded { machine, interface, address, kind }: &Recorded) -> Option<May> {
         let claimant = Claimant { machine: machine.clone(), interface: interface.parse().unwrap() };
         let family = Family::of(*address);
@@ -326,9 +326,9 @@ impl Model {
         })
     }
 
-    /// Whether the namespace of a machine has left a pool, or its own pool has shrunk. The sign is a machine of the
-    /// namespace that holds an address of the pool which no pool of the namespace has. Other machines of the namespace
-    /// may then also run with addresses of the pool.
+    /// Whether a machine of the same namespace holds an address of the pool that no pool of the namespace has. Either
+    /// the pool served the namespace before, or a pool of the namespace had the address before. Other machines of the
+    /// namespace may then also run with addresses of the pool.
     fn has_left(&self, pool: usize, machine: &Machine) -> bool {
         let has = |at: usize, address: IpAddr| self.of(at, Family::of(address)).unwrap_or_default().contains(&address);
         let is_of_pool = |address: IpAddr| {
@@ -483,8 +483,8 @@ impl Model {
         all.into_iter().filter(|address| self.why_reserved(pool, *address, None).is_none()).collect()
     }
 
-    /// Returns the reason why a pool does not allocate an address to this machine, or to any machine if none is given.
-    /// All pools are on one network.
+    /// Returns the reason why a pool does not allocate an address to this machine. Without a machine, returns the
+    /// reason for machines to which the address is not pre-allocated. All pools are on one network.
     fn why_reserved(&self, pool: usize, address: IpAddr, machine: Option<&Machine>) -> Option<ReservedAddress> {
         let has = |text: &str| text.parse() == Ok(address);
         let is_kept = machine.is_some_and(|machine| self.kept(pool, machine, Family::of(address)) == Some(address));
@@ -802,7 +802,7 @@ impl Model {
 /// What becomes of a record.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum May {
-    /// The claimant already holds the address.
+    /// The claimant already holds the address. For a report: a machine of the same name holds the address.
     Keep,
     Lease,
     Reserve(State),
@@ -921,7 +921,8 @@ fn claim_of(machine: &Machine, pools: &[usize], has_overflow: bool, named: Optio
     Claim { machine: machine.clone(), created: time(created), requests, sticky, secret: None }
 }
 
-/// Runs a history on a model, and in turn on each of several registries that share one ledger.
+/// Runs each step of a history on a model, and on one of several registries that share one ledger. Compares all
+/// registries with the model after each step.
 fn live<L: Ledger + std::fmt::Debug>(
     (delays, steps): (bool, Vec<(Step, Fault, usize)>),
     registries: usize,
@@ -955,7 +956,7 @@ fn live<L: Ledger + std::fmt::Debug>(
         let now = model.now;
         let mut after = model.clone();
         next_fault.set(fault);
-        // The result is `None` if the step failed because the ledger failed.
+        // `false`: the step failed because the ledger failed.
         let done = match &step {
             Step::Claim { machine, pools, has_overflow, named, sticky } => {
                 let claim = claim_of(machine, pools, *has_overflow, *named, *sticky);
@@ -1022,7 +1023,7 @@ fn live<L: Ledger + std::fmt::Debug>(
                 after.report(reports);
                 let begun: Vec<Reservation> = reports.iter().map(Recorded::reservation).collect();
                 let ended = model.reports_without(&after);
-                // The reports take effect even if no machine can be served.
+                // The reports take effect even if the ledger then fails to serve waiting machines.
                 model = after.clone();
                 let served = after.serve();
                 let changed = ours[at].change_reports(&begun, &ended, time(now));

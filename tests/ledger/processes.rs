@@ -190,8 +190,8 @@ fn machines_that_wait_in_several_processes_are_served_in_order() {
 fn ask_and_wait(path: &Path, process: usize) {
     let mut registry = registry(path, [narrow()]);
     for at in 0..10 {
-        // The creation times of the processes interleave, and each process claims in the reverse order of its creation
-        // times.
+        // The creation times of the machines interleave between the processes. Each process claims for its youngest
+        // machine first.
         let number = 8 * (9 - at) + process;
         let refused =
             registry.claim(&claim(&format!("waiter-{number}"), number as u64, &["clusters/workers"]), time(1));
@@ -311,8 +311,8 @@ fn a_process_sees_changes_of_another_process_at_its_next_claim() {
     assert_eq!(given(&mut one, "b"), ["b: 10.0.0.2/16"]);
     assert_eq!(shown(&other.release(&machine("a"), time(2)).unwrap().held), ["a: 10.0.0.1/16"]);
     assert_eq!(given(&mut one, "c"), ["c: 10.0.0.1/16"]);
-    // The store does not keep so many changes for a process that lags behind. Such a process must read the whole
-    // ledger.
+    // The ledger does not keep all changes of the claims below for a process that lags behind, so `other` must read the
+    // whole ledger.
     let many = pool("many", "eth1", "addresses: [10.1.0.0/16, fd01::/64]");
     one.resize([many], &[], time(3)).unwrap();
     let claims: Vec<_> = (0..5_001).map(|at| claim(&at.to_string(), 0, &["clusters/many"])).collect();

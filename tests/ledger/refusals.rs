@@ -1,4 +1,4 @@
-//! Checks ledgers that are refused, and the reported reasons.
+//! Checks when a ledger is created, opened or refused, and the reported reasons.
 
 use std::error::Error;
 use std::fs;
@@ -75,7 +75,7 @@ fn a_ledger_that_is_cut_or_has_another_schema_is_damaged() {
 }
 
 #[test]
-fn damage_that_sqlite_finds_while_it_reads_is_damage_of_the_ledger() {
+fn damage_that_sqlite_finds_during_a_read_is_reported_as_damage_of_the_ledger() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("ledger");
     let mut open = registry(&path, [pool("workers", "eth0", "addresses: [10.0.0.0/16]")]);
@@ -263,7 +263,7 @@ fn the_database_itself_rejects_a_second_lease_of_an_address() {
         [],
     );
     assert_eq!(error.unwrap_err().to_string(), "UNIQUE constraint failed: leases.network, leases.address");
-    // The registry reads a change by hand like any other change.
+    // The registry also reads a change that a person made in the database.
     rows.execute("DELETE FROM leases", []).unwrap();
     assert_eq!(shown(&registry.claim(&claim("b", 0, &["clusters/workers"]), time(2)).unwrap()), ["b: 10.0.0.1/24"]);
     assert_eq!(registry.release(&machine("a"), time(3)).unwrap().held, []);

@@ -84,7 +84,7 @@ fn the_arguments_of_a_vlan_on_a_bridge_are_understood() {
 }
 
 #[test]
-fn a_nic_takes_the_mac_address_of_its_document() {
+fn the_arguments_of_a_nic_with_another_mac_address_and_an_mtu_are_understood() {
     let mut nic = with_address(nic(1));
     nic.cloned_mac_address = Some([0x52, 0x54, 0, 0x12, 0x34, 9].into());
     nic.mtu = 1400.try_into().ok();

@@ -30,7 +30,7 @@ struct Names<'a> {
     vlans: BTreeMap<&'a str, (&'a str, u16)>,
 }
 
-/// Runs the scripts on a line of arguments, and returns the profiles that they understand.
+/// Runs the scripts on a line of arguments, and returns the profiles that the scripts read from the line.
 ///
 /// # Errors
 ///
@@ -40,7 +40,8 @@ pub(crate) fn read(line: &str) -> Result<Profiles, String> {
     let scripts = SCRIPTS.get_or_init(|| {
         let answer = Command::new(SCRIPT).arg("collect").env("MODULES", MODULES).output();
         let answer = answer.map_err(|e| format!("running {SCRIPT}: {e}"))?;
-        let missing = || format!("{MODULES} has not what is read: install Debian's package dracut-network");
+        let missing =
+            || format!("{MODULES} lacks a function or script of dracut: install the Debian package dracut-network");
         let text = String::from_utf8(answer.stdout).map_err(|e| e.to_string())?;
         answer.status.success().then_some(text).ok_or_else(missing)
     });

@@ -43,7 +43,8 @@ pub(crate) fn meaning(config: &NetworkConfig) -> Option<Meaning> {
     let mut profiles = Profiles::default();
     for at in indices().filter(|at| is_made(config, *at)) {
         let is_needed = config.controller_of(at).is_some() || config.carries_vlans(at);
-        // An argument that keeps a NIC without addresses cannot have a pattern.
+        // Arguments keep the NICs of a pattern without addresses only if no link has settings. One argument then
+        // applies to every NIC.
         let is_stated = config.link(at).without_addresses && (asking == 0 || !is_pattern(at));
         if is_needed || is_stated || asks(config.link(at)) {
             profiles.0.insert(key(config, at), profile(config, at, &defaults));
@@ -175,8 +176,9 @@ fn is_other_name(config: &NetworkConfig, at: LinkIndex, best: &DefaultRoute) -> 
     link.routes.iter().any(|route| is_expressible(link, route) && has_gateway(route)) && of_best.any(shares)
 }
 
-/// Sets the method of both families, and whether each family is required. A family with a static address is required. A
-/// dynamic family is required only if it is the only family, because its failure must not stop another family.
+/// Sets the method and the addresses of both families, and whether each family is required. A family with a static
+/// address is required. A dynamic family is required only if it is the only family, because its failure must not stop
+/// another family.
 fn set_families(profile: &mut Profile, link: &Link) {
     let (dynamic4, dynamic6) = (link.ipv4.dhcp, link.ipv6.dynamic.is_some());
     let (static4, static6) = (!link.ipv4.addresses.is_empty(), !link.ipv6.addresses.is_empty());
@@ -204,8 +206,8 @@ fn set_families(profile: &mut Profile, link: &Link) {
     ipv6.addresses = link.ipv6.addresses.iter().map(|address| cidr(IpNetwork::V6(*address))).collect();
 }
 
-/// Whether arguments can express a route: the route is in the main table, and its link has an address of the route's
-/// family.
+/// Whether arguments can express a route: the route is in the main table, and its link has or requests an address of
+/// the route's family.
 fn is_expressible(link: &Link, route: &Route) -> bool {
     let is_used = if route.destination().is_ipv4() { link.ipv4.is_used() } else { link.ipv6.is_used() };
     is_used && route.table.is_none()

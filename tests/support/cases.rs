@@ -59,7 +59,7 @@ impl Program {
     }
 }
 
-/// Renders a network into the directory of a case, where `batch` reads it.
+/// Renders a network into the directory of a case, where `batch` reads the files.
 pub(crate) fn write_case(case: &Path, network: &NetworkConfig, program: Program) {
     let (files, diagnostics) = program.render(network);
     assert!(!diagnostics.has_errors(), "{diagnostics:?}");
@@ -74,7 +74,7 @@ pub(crate) fn write_case(case: &Path, network: &NetworkConfig, program: Program)
     fs::write(case.join("nics"), state::nics(network)).unwrap();
 }
 
-/// How many NICs [`PATTERN`] matches on each machine of [`check_pattern`].
+/// Number of NICs that [`PATTERN`] matches, for each machine of [`check_pattern`].
 const MATCHES: [usize; 5] = [0, 1, 2, 5, 40];
 
 /// A document whose pattern matches any number of NICs. The address is static, so no network program needs a DHCP

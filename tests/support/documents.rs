@@ -531,8 +531,8 @@ fn meaning(machine: &MachineNetwork) -> Profiles {
                     .iter()
                     .find(|bond| matches!(&bond.kind, Kind::Bond { ports, .. } if ports.contains(&link.id)))
                     .map(|bond| key(machine, &bond.id));
-                // A NIC without networks gets no address. If the NIC also has no MAC address, the document does not
-                // identify the NIC.
+                // A NIC without networks gets no address. If the document also has no MAC address of the NIC, glowplug
+                // leaves out the NIC.
                 let is_unused = !has_networks && !carries && link.mtu.is_none() && profile.port_of.is_none();
                 if is_unused && mac_of(&machine.links, &link.id).is_none() {
                     continue;

@@ -1,5 +1,5 @@
-//! Network documents of the host, for one or two interfaces, with the addresses of one family or both. Each document
-//! has MAC addresses or not.
+//! Network documents of the host, for one or two interfaces, with the addresses of one family or of both, with or
+//! without MAC addresses.
 
 use std::net::IpAddr;
 

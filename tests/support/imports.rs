@@ -246,7 +246,7 @@ fn use_tree(tokens: &[String], at: &mut usize, prefix: &[String], leaves: &mut V
     leaves.extend(path.last().cloned().map(|name| (name, path)));
 }
 
-/// Returns the paths in code that have several words, each with whether the code calls the path as a function.
+/// Returns each path of several words in the code, and whether the code calls the path as a function.
 fn paths(tokens: &[String]) -> Vec<(Vec<String>, bool)> {
     let mut paths = Vec::new();
     let mut at = 0;

@@ -77,7 +77,7 @@ pub(crate) fn model(seed: u64) -> NetworkConfig {
     network
 }
 
-/// Changes a network so that it fits the NICs and bridges of the tests.
+/// Returns a network that is changed so that it fits the NICs and bridges of the tests.
 pub(crate) fn fitted(network: &NetworkConfig) -> NetworkConfig {
     let mut links = network.links().to_vec();
     let of_bridge = |at: usize| {

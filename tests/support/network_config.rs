@@ -1,7 +1,7 @@
-//! Generates documents of cloud-init's own format: versions 1 and 2, with all features mixed.
+//! Generates documents of cloud-init's own format: versions 1 and 2, with most features in random combinations.
 //!
-//! A seed determines a machine, and the machine determines a document of one version. The programs that read the
-//! document must agree about its meaning. The documents are similar to documents that people write.
+//! A seed and a version determine a machine and a spelling of its document. The programs that read the document must
+//! agree about its meaning. The documents are similar to documents that people write.
 
 use std::net::IpAddr;
 
@@ -248,7 +248,7 @@ fn list(words: &[String], random: &mut Random) -> Value {
     }
 }
 
-/// Returns bond options with the kernel's names. Each option has an effect in the mode of the bond.
+/// Returns bond options with the kernel's names. The kernel accepts each option in the mode of the bond.
 fn bond_options(ports: &[String], random: &mut Random) -> Vec<(&'static str, Value)> {
     let modes = ["balance-rr", "active-backup", "balance-xor", "broadcast", "802.3ad", "balance-tlb", "balance-alb"];
     let at = random.between(0, 6) as usize;

@@ -40,7 +40,7 @@ struct Connection {
     values: BTreeMap<String, String>,
 }
 
-/// What a connection refers to: NICs that `ifname=` renames, and other connections.
+/// The NICs that `ifname=` renames, and the connections. A connection can refer to each of them.
 struct Names<'a> {
     /// MAC addresses of NICs, by the name from `ifname=`.
     nics: BTreeMap<&'a str, String>,
@@ -219,7 +219,7 @@ fn read_family(family: &mut Family, key: &str, value: &str) -> Result<(), String
             Some(via) => Some(parsed::<IpAddr>(via)?).filter(|via| !via.is_unspecified()),
         };
         if let Some(metric) = parts.next() {
-            return Err(format!("route {destination} has a metric, {metric}, which no argument can say"));
+            return Err(format!("route {destination} has a metric, {metric}, which no argument can express"));
         }
         if !family.routes.insert((destination, via)) {
             return Err(format!("route {value} twice"));

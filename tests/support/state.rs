@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::cases::Program;
 
-/// All devices, identified by their parts, and all routing rules except the kernel's own rules.
+/// All devices by their [`key`], and all routing rules except the kernel's own rules.
 #[derive(Debug, Default, Eq, PartialEq)]
 pub(crate) struct State {
     devices: BTreeMap<String, Device>,
@@ -460,7 +460,8 @@ impl Device {
         if link.ipv4.dhcp {
             device.asks.insert("dhcp4");
         }
-        // A link that has only IPv4 addresses keeps networkd's default.
+        // A link without IPv6 addresses other than its link-local address keeps networkd's default, which requests
+        // router advertisements.
         let is_default = device.link_local && ipv6.addresses.is_empty();
         if ipv6.accept_ra.unwrap_or(ipv6.dynamic.is_some() || is_default) {
             device.asks.insert("ra");

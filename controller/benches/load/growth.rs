@@ -83,7 +83,8 @@ pub(super) async fn growth(assets: &Path, sizes: &[usize], picture_file: &Path) 
     fs::write(picture_file, picture(&version, &figures)).unwrap();
 }
 
-/// Waits until a program hardly uses the processor: after a start, the leader still compares the network data of each machine.
+/// Waits until a program hardly uses the processor. After a start, the leader still compares the network data of each
+/// machine for some time.
 async fn until_quiet(program: &Child) {
     let mut last = processor_time(program);
     loop {

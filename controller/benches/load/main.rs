@@ -161,7 +161,7 @@ async fn open_a_pool(cluster: &Cluster, fleet: &Fleet) -> Duration {
     began.elapsed()
 }
 
-/// Pools on a server of their own, whose machines a controller has served since its start.
+/// A server with 200 pools, and a controller that has served all machines of these pools.
 struct Served {
     server: RealServer,
     cluster: Cluster,
@@ -258,8 +258,8 @@ async fn scale(assets: &Path, machines: usize) {
     row("memory of the leader after the last Secret", &megabytes(resident), "");
     row("the largest memory until then", &megabytes(largest), "");
     let share = |of: f64, all: f64| format!("{:.0} %", 100.0 * of / all);
-    row("ten subnets: pace, of that of one range", &share(pace, count as f64 / time.as_secs_f64()), ">= 90 %");
-    row("ten subnets: memory, of that of one range", &share(of_subnets as f64, resident as f64), "<= 110 %");
+    row("ten subnets: pace, compared with one range", &share(pace, count as f64 / time.as_secs_f64()), ">= 90 %");
+    row("ten subnets: memory, compared with one range", &share(of_subnets as f64, resident as f64), "<= 110 %");
     row("ten subnets: largest memory", &share(largest_of_subnets as f64, largest as f64), "<= 110 %");
     let (mut times, mut stored) = (Vec::new(), Vec::new());
     let used = processor_time(&program);

@@ -97,8 +97,8 @@ fn definition((group, version, kind, plural, has_status): Names, schema: &Value)
     serde_json::from_value(json!({"metadata": {"name": format!("{plural}.{group}")}, "spec": spec})).unwrap()
 }
 
-/// Runs the allocations. Returns the median time of an allocation, and the bytes that each allocation writes into the
-/// log of etcd.
+/// Runs `allocate` [`COUNT`] times. Returns the median time of an allocation, and the mean number of bytes that an
+/// allocation writes into the log of etcd.
 async fn each(server: &RealServer, allocate: impl AsyncFn(usize)) -> (Duration, f64) {
     let before = etcd(server).await[1];
     let mut times = Vec::new();

@@ -39,7 +39,7 @@ struct Arguments {
     /// Use this context of the kubeconfig file
     #[arg(long, value_name = "NAME", global = true)]
     context: Option<String>,
-    /// Explain a controller that has this option --namespace
+    /// Explain the controller that runs with this --namespace
     #[arg(long, value_name = "NAME", global = true, value_parser = namespace)]
     namespace: Option<String>,
     /// Print JSON
@@ -61,7 +61,7 @@ enum Command {
     },
     /// Compare the leases with machines, claims, Secrets and reports of guests
     Audit,
-    /// Compare the pools of files with the cluster, before they are applied
+    /// Compare pools in files with the cluster, before you apply the files
     Plan {
         /// Files with pools, as JSON or YAML; a folder stands for its files that
         /// end with .json, .yaml or .yml; - is standard input
@@ -117,7 +117,7 @@ async fn main() -> ExitCode {
 }
 
 /// Replaces the tip of clap about options that kubectl has and the plugin does not have: clap would suggest passing the
-/// option as a value. Adds a tip to a file in the place of a machine.
+/// option as a value. If `adopt` gets a file in place of a machine, adds a tip about `--file`.
 fn with_tip(mut error: clap::Error) -> clap::Error {
     let text = |kind: ContextKind| match error.get(kind) {
         Some(ContextValue::String(text)) => text.clone(),
@@ -267,13 +267,13 @@ mod tests {
     }
 
     #[test]
-    fn a_command_of_kubectl_has_the_cluster_of_the_user() {
+    fn a_kubectl_command_line_has_the_kubeconfig_file_and_the_context_of_the_user() {
         assert_eq!(kubectl(None, None), "kubectl");
         assert_eq!(kubectl(Some(Path::new("a b")), Some("c")), "kubectl --kubeconfig 'a b' --context c");
     }
 
     #[test]
-    fn the_command_line_of_a_user_is_quoted_without_its_option_apply() {
+    fn the_command_line_of_a_user_is_shown_with_quotes_and_without_its_option_apply() {
         let line = |words: &[&str]| command_line(words.iter().map(|word| (*word).to_owned()));
         let words = ["kubectl-glowplug", "adopt", "--file=a b.yaml", "--apply", "x", "--context", "c", "shop/db-0"];
         assert_eq!(line(&words), "kubectl glowplug adopt '--file=a b.yaml' --context c shop/db-0");

@@ -1,5 +1,5 @@
-//! Pauses after failures. Each pause is twice as long as the pause before. So a failure that lasts, such as a missing
-//! right, causes few requests.
+//! Pauses after failures. Each pause is twice as long as the pause before, up to a limit. So a failure that lasts, such
+//! as a missing right, causes few requests.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -49,11 +49,11 @@ pub fn connect_as(program: &'static str, mut config: Config) -> kube::Result<Cli
     Client::try_from(config)
 }
 
-/// Reads a kubeconfig file. `None` is the file of the environment, as for kubectl.
+/// Reads a kubeconfig file. `None`: the files in `KUBECONFIG`, or else `~/.kube/config`, as kubectl reads them.
 ///
 /// # Errors
 ///
-/// The file cannot be read. The message names the file.
+/// A file cannot be read. The message names the file, unless `file` is `None` and the content of a file is invalid.
 pub fn read_kubeconfig(file: Option<&Path>) -> anyhow::Result<Kubeconfig> {
     let read = match file {
         Some(file) => Kubeconfig::read_from(file),
@@ -66,8 +66,9 @@ pub fn read_kubeconfig(file: Option<&Path>) -> anyhow::Result<Kubeconfig> {
     })
 }
 
-/// Returns the message about a kubeconfig file that cannot be used. The message already includes its cause. It names
-/// the line and the column of a mistake, and quotes nothing from the file, because a line may have a token or a key.
+/// Returns the message about a kubeconfig file that cannot be used. The message already includes the cause of the
+/// error. If the file cannot be parsed, the message names the line and the column of the mistake, and quotes nothing
+/// from the file, because the line may have a token or a key.
 #[must_use]
 pub fn kubeconfig_message(error: &KubeconfigError) -> String {
     let KubeconfigError::Parse(error) = error else { return error.to_string() };

@@ -13,11 +13,11 @@ const MAX_MESSAGE: usize = 10_240;
 pub(crate) const MOST_LINES: usize = 20;
 /// Type of the condition that reports an address with two users in a pool.
 pub(crate) const DUPLICATE_RECORDS: &str = "DuplicateRecords";
-/// Type of the condition that reports leases of a pool that cannot be read.
+/// Type of the condition that reports unreadable leases of a pool.
 pub(crate) const UNREADABLE_LEASES: &str = "UnreadableLeases";
 /// Reason of the condition [`UNREADABLE_LEASES`].
 pub(crate) const DAMAGED_LEASES: &str = "DamagedLeases";
-/// Longest message of a condition other than a `v1beta1` condition that an API server accepts, in bytes.
+/// Longest message, in bytes, that an API server accepts in a condition that is not a `v1beta1` condition.
 pub(crate) const LONGEST_MESSAGE: usize = 32_768;
 
 /// The stored conditions of some types, from a list in the status of an object. Conditions of other types are left out,

@@ -1,4 +1,4 @@
-//! Digests of texts.
+//! Digests of bytes.
 
 /// Returns the first 32 hexadecimal digits of the SHA-256 digest of `text`. `None`: the TLS library has no hash
 /// function.

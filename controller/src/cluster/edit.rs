@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_is_set_with_the_objects_that_it_needs() {
+    fn setting_a_member_creates_the_missing_objects_of_its_path() {
         let object = json!({"spec": {"labels": {"a": "b"}, "list": [{"x": {}}], "text": "t"}});
         let set = |path: &[&str]| operations(&object, |edit| edit.set(path, json!("v")));
         let add = |path: &str, value: Value| vec![json!({"op": "add", "path": path, "value": value})];

@@ -1,8 +1,7 @@
 //! Publishes events about objects. `kubectl describe` prints these events.
 //!
-//! A separate task publishes the events one after another, so no claim waits for the event of another claim. If an
-//! event cannot be published, only the log reports the failure, because the status of the object has the same
-//! information.
+//! A separate task publishes the events one after another, so no pass waits for an event. If an event cannot be
+//! published, only the log reports the failure, with the reason and the note of the event.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -86,7 +85,7 @@ impl Events {
     }
 }
 
-/// Returns the reference to an object in an event. `namespace` is `None` for a cluster-scoped object.
+/// Returns a reference to an object, for an event. `namespace` is `None` for a cluster-scoped object.
 pub(crate) fn reference(
     kind: &ApiResource,
     namespace: Option<String>,

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deletion_removes_only_a_version_that_is_not_newer() {
+    fn a_deletion_removes_an_object_unless_a_newer_version_is_known() {
         let mut newest = Newest::default();
         newest.apply("a", 9, 9);
         assert!(!newest.remove(&"a", Some(8)) && !newest.remove(&"b", None));

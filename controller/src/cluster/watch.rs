@@ -1,8 +1,9 @@
 //! Watches objects. Also detects deleted objects, which a list does not report.
 //!
-//! A list comes from the data that the API server has stored, and not from the watch cache of the API server, which may
-//! be older. At the start, a leader adopts the records of the listed objects before it allocates any address. An older
-//! list may lack the newest record. If the lease of this record is lost too, another machine could get the address.
+//! A list is a consistent read: it has every object that was stored before the request. An older list, such as one from
+//! a watch cache of the API server, may lack the newest record. At the start, a leader adopts the records of the listed
+//! objects before it allocates any address. If a list lacked a record, and the lease of this record was lost too,
+//! another machine could get the address.
 
 use std::collections::BTreeSet;
 
@@ -230,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn an_incomplete_list_does_not_prove_absence() {
+    fn an_object_that_an_incomplete_list_lacks_is_not_removed() {
         let mut known = Known::default();
         changes(&mut known, vec![Event::Init, Event::InitApply(object("a")), Event::InitDone]);
         let broken = vec![Event::Init, Event::Init, Event::InitApply(object("a")), Event::InitDone];

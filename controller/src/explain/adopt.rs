@@ -300,13 +300,13 @@ fn ensure_in_scope(id: &PoolId, scope: Option<&str>) -> anyhow::Result<()> {
     let other = scope.filter(|scope| id.namespace.as_deref().is_some_and(|namespace| namespace != *scope));
     ensure!(
         other.is_none(),
-        "--namespace: {:?} is not the namespace of pool {id}, expected that of the pool, and only if the controller runs with this option",
+        "--namespace: {:?} is not the namespace of pool {id}, expected the namespace of the pool, and only if the controller runs with this option",
         other.unwrap_or_default()
     );
     Ok(())
 }
 
-/// Returns the first machines of a list, and the number of the remaining machines.
+/// Returns the names of the first machines of a list, and the number of the remaining machines, as text.
 fn some_of<'a>(machines: impl ExactSizeIterator<Item = &'a String>) -> String {
     let others = machines.len().saturating_sub(NAMED);
     let named: Vec<&str> = machines.take(NAMED).map(String::as_str).collect();
@@ -457,8 +457,8 @@ mod tests {
         serde_json::from_value(value).unwrap()
     }
 
-    /// The lists of a cluster with a machine of capk, whose guest runs with 10.0.0.8, and with the NodePool of the
-    /// machine.
+    /// Returns the lists of a cluster with one machine of capk and its NodePool. The guest of the machine reports
+    /// 10.0.0.8.
     fn lists() -> Lists {
         let mut lists = Lists::default();
         let node_pool = json!({"metadata": {"namespace": "clusters", "name": "w"}, "spec": {"clusterName": "c1"}});
@@ -531,7 +531,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_of_the_cluster_keeps_the_address_for_the_machine_in_its_namespace() {
+    fn a_pool_of_the_cluster_keeps_the_address_for_the_namespace_and_name_of_the_machine() {
         let answer = of_cluster(lists(), pool());
         let [write] = &answer.writes[..] else { panic!("{:?}", answer.writes) };
         let kept = json!({"preAllocations": {"clusters-c1/w-0": "10.0.0.8"}});
@@ -765,7 +765,7 @@ mod tests {
     }
 
     #[test]
-    fn standard_input_is_named_in_words() {
+    fn the_next_steps_name_standard_input_in_words() {
         let commands = Commands { kubectl: "kubectl --context c".to_owned(), adopt: "ADOPT --file -".to_owned() };
         let of_stdin = |addresses: Option<&[&str]>| {
             let mut lists = Lists::default();
@@ -900,9 +900,9 @@ mod tests {
             let [row] = &answer.machines[..] else { panic!("{:?}", answer.machines) };
             (row.result, row.reason.clone(), row.addresses.len(), row.needs_decision)
         };
-        let lacking = "its Secret may not be read: you lack the right to get secrets".to_owned();
+        let lacking = "its Secret cannot be read: you lack the right to get secrets".to_owned();
         assert_eq!(decided(false), (Word::Unknown, lacking, 0, false));
-        let absent = "it has no address and no network data yet: why has the reason".to_owned();
+        let absent = "it has no address and no network data yet: kubectl glowplug why shows the reason".to_owned();
         assert_eq!(decided(true), (Word::Waiting, absent, 0, false));
     }
 

@@ -159,7 +159,8 @@ fn answer(mut lists: Lists, now: Timestamp) -> anyhow::Result<Answer> {
 
 /// Returns the addresses with two users. The condition `DuplicateRecords` has the same rule.
 fn of_conflicts(leader: &Allocator) -> impl Iterator<Item = Finding> {
-    // An unreadable lease has a holder that does not exist. It is a finding of its own, and no user of the address.
+    // The holder of an unreadable lease is made up. Such a lease is a finding of its own, and not a user of the
+    // address.
     let exists = |claimant: &Claimant| claimant.machine.may_exist();
     let conflicted = leader.conflicted().into_iter().filter(move |it| it.holder.as_ref().is_none_or(exists));
     conflicted.flat_map(|Conflicted { network, address, holder, others }| {
@@ -211,8 +212,8 @@ fn of_records(
     Ok(findings)
 }
 
-/// The Secrets with addresses that their machines do not hold. Only Secrets to which a VirtualMachine refers count. Any
-/// other Secret has no effect, and a user can create it with any content.
+/// Returns findings about Secrets with addresses that their machines do not hold. Only Secrets to which a
+/// VirtualMachine refers are compared. Any other Secret has no effect, and a user can create it with any content.
 fn of_secrets(
     recorded: &Recorded,
     registry: &mut Registry<MemoryLedger>,
@@ -255,8 +256,8 @@ fn of_differences(facts: &Facts<'_>, adoption: &Adoption, disagreements: Vec<Dis
     findings
 }
 
-/// Whether a mismatch reports another user of the address. `of_conflicts` returns these addresses for the records of
-/// machines and claims.
+/// Whether a mismatch reports another user of the address. For the records of machines and claims, `of_conflicts`
+/// returns such addresses.
 fn is_duplicate(mismatch: &Mismatch) -> bool {
     matches!(mismatch.problem, Problem::Duplicate(_))
 }

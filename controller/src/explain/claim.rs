@@ -36,7 +36,7 @@ pub struct ClaimAnswer {
     pub pool: Option<String>,
     /// The addresses that the claim holds.
     pub addresses: Vec<HeldAddress>,
-    /// The time since which the claim holds its addresses or waits. `null`: unknown.
+    /// The time since which the claim holds its addresses, waits or is being deleted. `null`: unknown.
     pub since: Option<String>,
     /// Why the claim is in this state.
     pub reason: String,
@@ -79,7 +79,7 @@ pub(super) async fn claim(reader: &Reader, key: &Key, leases: &[LeaseSpec]) -> a
     Ok(Some(explain(HolderKind::IpamClaim, &object, leases, serving.as_ref())))
 }
 
-/// Returns which pool serves an IPAMClaim. `None`: the user lacks a right to list one of the kinds that decide this.
+/// Returns which pool serves an IPAMClaim. `None`: the user lacks the right to list a kind on which the result depends.
 async fn serving(reader: &Reader, object: &Object) -> anyhow::Result<Option<Serving>> {
     let (mut lists, all) =
         (Lists { scope: reader.scope().map(str::to_owned), ..Lists::default() }, ListParams::default);
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reason_of_a_waiting_claim_is_its_condition_or_why_it_has_no_condition() {
+    fn a_waiting_claim_has_the_reason_of_its_condition_or_the_reason_why_it_has_none() {
         let (pool, since, created) = (Some("n/p"), Some("2026-08-14T10:00:00Z"), Some("2026-08-14T09:00:00Z"));
         let waits = |pool, since, reason, what_to_do| (ClaimState::Waiting, pool, since, reason, Some(what_to_do));
         let none = json!({});

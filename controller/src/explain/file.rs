@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_read_in_the_order_of_the_command_line_and_those_of_a_folder_by_name() {
+    fn files_are_read_in_the_order_of_the_command_line_and_the_files_of_a_folder_by_name() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         let pool = |kind: &str, name: &str| {

@@ -190,7 +190,7 @@ impl<'a> Facts<'a> {
                 true => row(
                     &held,
                     Word::Waiting,
-                    "it holds its addresses, and its network data does not exist yet: why has the reason",
+                    "it holds its addresses, and its network data does not exist yet: kubectl glowplug why shows the reason",
                 ),
                 false => row(&held, Word::Allocated, "it holds its addresses already"),
             };
@@ -207,10 +207,14 @@ impl<'a> Facts<'a> {
         }
         match standing {
             Standing::HasSecret if self.lacks_secret(vm) => {
-                return row(&[], Word::Waiting, "it has no address and no network data yet: why has the reason");
+                return row(
+                    &[],
+                    Word::Waiting,
+                    "it has no address and no network data yet: kubectl glowplug why shows the reason",
+                );
             }
             Standing::HasSecret if self.has_unread_secret(vm) => {
-                let reason = "its Secret may not be read: you lack the right to get secrets";
+                let reason = "its Secret cannot be read: you lack the right to get secrets";
                 return row(&[], Word::Unknown, reason);
             }
             Standing::HasSecret => return row(&[], Word::Recorded, "its network data records the addresses"),

@@ -350,7 +350,7 @@ pub(super) fn warn_of_selector(lists: &Lists, selection: &Selection, pool: &Mach
     let is_empty = selection.memberships().get(&pool.id).is_some_and(|membership| membership.selected == Some(0));
     if is_empty {
         return Some(
-            "namespaceSelector: no Namespace has these labels: the pool serves none until one does".to_owned(),
+            "namespaceSelector: no Namespace has these labels: the pool serves no machine and no claim until a Namespace has them".to_owned(),
         );
     }
     let selects = |vm: &VirtualMachine| selection.selecting(vm).any(|it| it.id == pool.id);
@@ -744,7 +744,8 @@ mod tests {
             (answer.is_clean(), answer.pools[0].warnings.clone())
         };
         let line = |line: &str| (true, vec![line.to_owned()]);
-        let node_pool = "nodePoolRef: NodePool n/w does not exist: the pool selects none of its machines until it does";
+        let node_pool =
+            "nodePoolRef: NodePool n/w does not exist: the pool selects none of its machines until the NodePool exists";
         assert_eq!(warnings(whole(), "n/p", json!({"nodePoolRef": {"name": "w"}})), line(node_pool));
         let unknown = Lists { has_node_pools: false, ..whole() };
         assert_eq!(warnings(unknown, "n/p", json!({"nodePoolRef": {"name": "w"}})), (false, vec![]));
@@ -758,7 +759,7 @@ mod tests {
             let all = names.iter().map(|name| ((*name).to_owned(), [("role".to_owned(), "worker".to_owned())].into()));
             Lists { namespaces: Some(all.collect()), ..whole() }
         };
-        let namespaces = "namespaceSelector: no Namespace has these labels: the pool serves none until one does";
+        let namespaces = "namespaceSelector: no Namespace has these labels: the pool serves no machine and no claim until a Namespace has them";
         assert_eq!(warnings(with(&[]), "p", json!({"namespaceSelector": labels()})), line(namespaces));
         assert_eq!(warnings(with(&["n"]), "p", json!({"namespaceSelector": labels()})), (true, vec![]));
         let unknown = warnings(whole(), "p", json!({"namespaceSelector": labels()}));
@@ -857,7 +858,7 @@ mod tests {
     }
 
     #[test]
-    fn machines_that_the_webhook_would_refuse_have_its_message() {
+    fn machines_that_the_webhook_would_refuse_are_listed_with_the_message_of_the_webhook() {
         let refusals = |lists: Lists, pools: Vec<Object>| {
             let answer = plan_of(lists, pools);
             let accepted: Vec<usize> = answer.pools.iter().map(|pool| pool.errors.len()).collect();

@@ -52,7 +52,8 @@ pub struct Lacking {
 /// How completely the objects of a kind were read.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Listed {
-    /// Every object was read. If the API server does not serve the kind of another program, there is no object.
+    /// Every object was read. If the kind belongs to another program, and the API server does not serve it, there is no
+    /// object.
     Whole,
     /// The user has no right to list the kind.
     Denied,
@@ -80,7 +81,7 @@ impl Reader {
         &self.client
     }
 
-    /// The namespace of a StaticIPPool in a file that names no namespace.
+    /// The namespace for a StaticIPPool in a file, if the pool names no namespace.
     pub(super) fn default_namespace(&self) -> &str {
         self.scope().unwrap_or_else(|| self.client.default_namespace())
     }
@@ -286,7 +287,7 @@ pub(super) fn is_denied(error: &Error) -> bool {
     matches!(error, Error::Api(status) if status.code == 403)
 }
 
-/// Returns the message about a pool in a file whose namespace does not exist.
+/// Returns the message about a pool in a file, if the namespace of the pool does not exist.
 pub(super) fn absent_namespace(name: &str) -> String {
     format!("metadata.namespace: {name:?} does not exist, expected a namespace of the cluster")
 }

@@ -18,8 +18,7 @@ use crate::pools::selection::{Problem, Selection, cluster_of};
 
 /// Maximum number of machines that a table names for one message.
 const NAMED: usize = 5;
-/// Maximum number of new machines of one pool that are tried. A pool may have more namespaces and label values than
-/// that.
+/// Maximum number of new machines of one pool that are tried. A pool may have more namespaces and label values.
 pub(super) const MOST_NEW: usize = 1024;
 /// Maximum number of untried new machines that are counted.
 const MOST_COUNTED: usize = 100_000;
@@ -67,7 +66,7 @@ pub(super) fn refused(
     for ((namespace, labels), title) in tried {
         let object = machine(&selection, &namespace, &labels)?;
         let vm = VirtualMachine::read(object.clone());
-        // The answer reports this missing right separately.
+        // The answer reports the missing right to list Namespaces separately.
         if matches!(selection.of(&vm), Err(Problem::UnknownNamespaces { .. })) {
             continue;
         }
@@ -160,8 +159,9 @@ fn examples<'s>(
     Box::new(selection.selectors_of(id).flat_map(of_selector))
 }
 
-/// Returns sets of labels that match a selector, each with as few labels as possible. Each value that the selector
-/// allows is in at least one set. If the selector contradicts itself, no set matches it.
+/// Returns sets of labels for a selector, each with as few labels as possible. Each value of a requirement with `In` is
+/// in at least one set. The caller must check whether a set matches the selector: two requirements can contradict each
+/// other.
 fn labels_of(selector: &Selector) -> Vec<BTreeMap<String, String>> {
     let (mut first, mut others) = (BTreeMap::new(), Vec::new());
     for expression in selector.clone() {

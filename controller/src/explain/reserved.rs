@@ -26,7 +26,7 @@ pub struct Reserved {
 /// The column titles of the table of reserved addresses.
 pub(super) const HEAD: [&str; 4] = ["RESERVED", "NETWORK", "STATE", "OBJECT"];
 
-/// A user that has the address without a lease: the machine or claim of a record, a guest that reports the address, a
+/// A user that has an address without a lease: the machine or claim of a record, a guest that reports the address, a
 /// Service, or a Cluster.
 #[derive(Debug)]
 pub(super) struct User {

@@ -88,8 +88,8 @@ pub struct Family {
     pub allocated: String,
     /// Held addresses that the pool no longer offers.
     pub outside: String,
-    /// Addresses that the pool excludes: gateways, name servers, exclusions, and addresses that the pool keeps for
-    /// names.
+    /// Addresses that the specification reserves, such as gateways, name servers, exclusions and ends of subnets. Also
+    /// pre-allocated addresses that their machine or claim does not hold.
     pub excluded: String,
     /// Addresses that only an object records, without a lease.
     pub by_record: String,

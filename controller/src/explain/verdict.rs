@@ -31,8 +31,8 @@ pub enum State {
     OwnNetworkData,
     /// `notSelected`: no pool selects the machine.
     NotSelected,
-    /// `outdated`: the machine holds an address of each pool, but its guest started before its network data was
-    /// updated.
+    /// `outdated`: the machine holds an address of each pool, but its network data cannot be updated, or its guest
+    /// started before the last update.
     Outdated,
     /// `conflicting`: the pools that select the machine contradict each other or the machine, or the only pool is being
     /// deleted. Or another object or guest has an address of the machine.
@@ -82,7 +82,7 @@ pub(super) fn verdict(
         _ => false,
     };
     let last = events.last().copied().filter(is_why);
-    // Only a leader that starts turns this record into a lease.
+    // The record of the address `lost` becomes a lease only when a leader starts.
     let is_lost = lacks.is_some() && machine.cloud_init.is_some() && !machine.is_left_alone();
     if let Some(address) = lost.filter(|_| is_lost && last.is_none_or(|event| event.reason == "IPAddressConflict")) {
         let reason = format!("{address} is recorded for the machine, and no lease has it");
@@ -91,7 +91,9 @@ pub(super) fn verdict(
     }
     if let Some(Event { time, reason, message }) = last.filter(|_| !machine.is_left_alone()) {
         let what_to_do = match &**reason {
-            "AddressPending" => "nothing at first; if it stays, look at the claim that the reason names",
+            "AddressPending" => {
+                "wait; if the machine still waits after some minutes, look at the claim that the reason names"
+            }
             _ => "remove the cause that the reason names; the controller then continues by itself",
         };
         return (State::Waiting, message.clone(), Some(time.clone()), Some(what_to_do.to_owned()));
@@ -103,7 +105,8 @@ pub(super) fn verdict(
         return (State::Allocated, "the machine holds an address of each of its pools".to_owned(), since, None);
     }
     if machine.is_left_alone() {
-        let reason = "the guest ran already when the pool came, and keeps its own network".to_owned();
+        let reason = "the guest was already running when a pool first selected the machine, and keeps its own network"
+            .to_owned();
         let kept = pre_allocated(machine, selected, selection);
         let keep = match kept.is_empty() {
             true => "to keep the address that it uses, first write it into preAllocations of the pool, as kubectl glowplug adopt does"
@@ -120,7 +123,7 @@ pub(super) fn verdict(
         return (State::Waiting, without_volume(selected), None, Some(what_to_do));
     }
     if machine.awaits_migration && !has_data {
-        let what_to_do = "nothing: the machine gets its address when its run strategy is another one".to_owned();
+        let what_to_do = "nothing: the machine gets its address when its run strategy changes".to_owned();
         return (State::Waiting, "the guest comes from another cluster".to_owned(), None, Some(what_to_do));
     }
     let Some(lacking) = lacks else {
@@ -146,7 +149,7 @@ pub(super) fn verdict(
     (State::Waiting, reason, None, Some(LOOK_AT_EVENTS.to_owned()))
 }
 
-/// Returns the addresses that the pools of a machine keep for it.
+/// Returns the addresses that the pools of a machine keep for the machine.
 fn pre_allocated(machine: &VirtualMachine, selected: &[Selected], selection: &Selection) -> Vec<String> {
     let Key { namespace, name } = machine.kubevirt_machine().unwrap_or_else(|| machine.key());
     let pools = selected.iter().flat_map(Selected::pools).filter_map(|id| selection.pool(id)?.pool.as_ref().ok());
@@ -213,7 +216,10 @@ fn not_selected(machine: &VirtualMachine, selection: &Selection, held: &[&LeaseS
     if keeps {
         let reason = match ending {
             Some(pool) => {
-                format!("pool {} is being deleted; the machine keeps its addresses until it is deleted", pool.id)
+                format!(
+                    "pool {} is being deleted; the machine keeps its addresses until the machine is deleted",
+                    pool.id
+                )
             }
             None => "no pool selects the machine any more; it keeps its addresses until it is deleted".to_owned(),
         };
@@ -241,7 +247,8 @@ fn not_selected(machine: &VirtualMachine, selection: &Selection, held: &[&LeaseS
     let pools: Vec<String> = pools.iter().map(|pool| pool.id.to_string()).collect();
     let reason =
         format!("no pool selects the machine by its NodePool or its labels, on {}", list(&networks, "no network"));
-    // A pool that serves another NodePool would lose its machines.
+    // The advice is a new pool. If the user changed the NodePool of an existing pool instead, that pool would lose its
+    // machines.
     let labels = machine.metadata.labels.as_ref();
     if let Some(node_pool) = labels.and_then(|labels| labels.get(NODE_POOL_LABEL)) {
         let what_to_do =
@@ -249,7 +256,7 @@ fn not_selected(machine: &VirtualMachine, selection: &Selection, held: &[&LeaseS
         return (State::NotSelected, reason, None, Some(what_to_do));
     }
     let what_to_do = match pools.as_slice() {
-        [] => "create a pool for the network of the machine: with machineSelector in its namespace, or with nodePoolRef in that of \
+        [] => "create a pool for the network of the machine: with machineSelector in its namespace, or with nodePoolRef in the namespace of \
                its NodePool"
             .to_owned(),
         pools => {

@@ -95,7 +95,7 @@ fn of_claim(object: &Object) -> Option<Waiter> {
     Some(Waiter { kind: HolderKind::IpAddressClaim, object: key.to_string(), pools, since, reason })
 }
 
-/// Returns an IPAMClaim without addresses.
+/// Returns an IPAMClaim whose condition reports a failure.
 fn of_ipam_claim(object: &Object) -> Option<Waiter> {
     let Waits { reason, since, .. } = waits(HolderKind::IpamClaim, object)?;
     let object = Key::of(&object.metadata).to_string();
@@ -121,8 +121,9 @@ fn of_rejected(machine: Object) -> Option<Rejected> {
     Some(Rejected { waiter, key, machine: KubevirtMachine::read(machine) })
 }
 
-/// Returns the waiting machines, each with its own name and the name of its KubevirtMachine. If the user has no right
-/// to list the leases or the NodePools, returns only the KubevirtMachines whose VirtualMachine is rejected.
+/// Returns the machines that wait or are refused, each with its own name and the name of its KubevirtMachine. If the
+/// user has no right to list the leases or the NodePools, returns only the KubevirtMachines whose VirtualMachine could
+/// not be created.
 async fn of_machines(reader: &Reader, pools: &[KnownPool]) -> anyhow::Result<Vec<(Waiter, Vec<Key>)>> {
     let all = ListParams::default;
     let (mut leases, mut of_node_pools) = (Vec::new(), Vec::new());

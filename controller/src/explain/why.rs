@@ -95,8 +95,7 @@ pub struct Answer {
     pub phase: Option<String>,
     /// The state of the machine.
     pub state: State,
-    /// The pools that select the machine. For each interface, the pool that serves the machine first precedes its
-    /// overflow pools.
+    /// The pools that select the machine. For each interface, the first pool comes before its overflow pools.
     pub pools: Vec<Selecting>,
     /// The addresses that the machine holds.
     pub addresses: Vec<HeldAddress>,
@@ -356,7 +355,7 @@ impl Known {
                 (Vec::new(), (State::Conflicting, problem.to_string(), None, Some(what_to_do)))
             }
         };
-        // Without an outdated machine in its pools, the cause of this event is gone.
+        // If no pool of the machine counts an outdated machine, the cause of the event `NetworkDataOutdated` is gone.
         let pools = selected.iter().flat_map(Selected::pools).map(PoolId::to_string);
         let pools: BTreeSet<String> = pools.chain(held.iter().map(|lease| lease.pool.clone())).collect();
         let is_counted =
@@ -367,7 +366,7 @@ impl Known {
             event => (None, event),
         };
         // The instance and the Secret show whether a started guest has read its network data. Without the right to get
-        // the Secret, the event shows it.
+        // the Secret, only the event shows whether the guest has read its network data.
         let is_known = instance.is_some_and(|it| it.has_started) && matches!(secret, NetworkSecret::Ours(_));
         let of_guest = of_guest.filter(|event| instance.is_some() && !is_known && !is_over(event));
         let (state, mut reason, since, what_to_do) = match verdict {
@@ -804,7 +803,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_whose_network_data_is_missing_has_the_reason_of_the_last_event_until_its_guest_is_newer() {
+    fn a_machine_without_network_data_has_the_reason_of_the_event_until_a_newer_guest_runs() {
         let facts = |reason: &str, phase: &str, created: &str| Facts {
             phase: Some(phase.to_owned()),
             instance: Some(instance(phase, created)),
@@ -869,13 +868,13 @@ mod tests {
         let claim = "Waiting for IPAMClaim n/w.net1: it has no address yet";
         let pending = vec![event(1, "AddressPending", claim)];
         let answer = waits(machine(referring(), json!({})), vec![pool("p", json!({}))], pending.clone());
-        let later = "nothing at first; if it stays, look at the claim that the reason names";
+        let later = "wait; if the machine still waits after some minutes, look at the claim that the reason names";
         assert_eq!(said(&answer), (State::Waiting, claim, Some(&*time(1)), Some(later)));
         let (pools, leases) = (vec![pool("p", json!({}))], vec![lease(json!({}))]);
         let held = explain(Facts { pools, leases, events: pending, ..facts(machine(referring(), json!({}))) });
         assert_eq!(held.state, State::Allocated);
         let receiver = VirtualMachine { awaits_migration: true, ..machine(json!({}), json!({})) };
-        let nothing = "nothing: the machine gets its address when its run strategy is another one";
+        let nothing = "nothing: the machine gets its address when its run strategy changes";
         let reason = "the guest comes from another cluster";
         assert_eq!(
             said(&waits(receiver, vec![pool("p", json!({}))], vec![])),
@@ -970,7 +969,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_about_network_data_that_is_not_updated_holds_as_long_as_a_pool_counts_the_machine() {
+    fn an_event_about_outdated_network_data_applies_while_a_pool_counts_an_outdated_machine() {
         let keeps = "Secret \"s\" keeps its network data: the gateway of the address is not known";
         let runs = "The guest runs with earlier network data: restart the machine";
         let waits = "The guest waits for Secret \"a\", and its machine has Secret \"s\": restart the machine";
@@ -1022,7 +1021,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_for_the_guest_of_an_earlier_virtual_machine_of_the_name_is_not_allocated() {
+    fn an_address_held_for_the_guest_of_an_earlier_virtual_machine_is_named_only_in_the_reason() {
         let earlier = lease(json!({"uid": "earlier"}));
         let answer = about(machine(referring(), json!({})), vec![pool("p", json!({}))], vec![earlier.clone()]);
         let reason = "the controller has not allocated an address of pool n/p yet; held for the guest of an earlier VirtualMachine of \
@@ -1062,7 +1061,8 @@ mod tests {
         assert_eq!(said(&explain(&none, &["10.0.0.9"], vec![], None)), (State::Waiting, reason, None, restart));
         let answer = explain(&annotations, &[], vec![], Some("IPAddressConflict"));
         assert_eq!(said(&answer), (State::Waiting, reason, time, restart));
-        // Another cause, another holder, an address outside of the pool, and an address of the machine.
+        // A restart is not the advice in these cases: another cause, another holder of the address, an address outside
+        // of the pool, and a machine that holds an address.
         let remove = Some("remove the cause that the reason names; the controller then continues by itself");
         let answer = explain(&annotations, &[], vec![], Some("NetworkDataMissing"));
         assert_eq!(said(&answer), (State::Waiting, "a reason", time, remove));
@@ -1079,7 +1079,7 @@ mod tests {
         let answer = about(machine(json!({}), noted), vec![pool("p", json!({}))], vec![]);
         let advice = "to give it an address of the pool, remove the annotation ipam.glowplug.dev/left-alone, then restart the machine; to \
                       keep the address that it uses, first write it into preAllocations of the pool, as kubectl glowplug adopt does";
-        let reason = "the guest ran already when the pool came, and keeps its own network";
+        let reason = "the guest was already running when a pool first selected the machine, and keeps its own network";
         assert_eq!(said(&answer), (State::LeftAlone, reason, None, Some(advice)));
         let noted = json!({"annotations": {(LEFT_ALONE_ANNOTATION): "v"}});
         let keeping = pool("p", json!({"spec": {"preAllocations": {"n/w": "10.0.0.9"}}}));
@@ -1107,7 +1107,7 @@ mod tests {
         let advice = "change what one of these pools selects, or the labels of the machine: n/a";
         assert_eq!(said(&answer), (State::NotSelected, reason, None, Some(advice)));
         let answer = about(machine(json!({}), json!({})), vec![other("b", "infra/b")], vec![]);
-        let advice = "create a pool for the network of the machine: with machineSelector in its namespace, or with nodePoolRef in that \
+        let advice = "create a pool for the network of the machine: with machineSelector in its namespace, or with nodePoolRef in the namespace \
                       of its NodePool";
         assert_eq!(said(&answer), (State::NotSelected, reason, None, Some(advice)));
         let answer = about(machine(json!({}), json!({})), vec![], vec![lease(json!({}))]);
@@ -1167,7 +1167,7 @@ mod tests {
         assert_eq!(said(&answer), (State::Conflicting, reason, None, Some(advice)));
         let deleted = pool("p", json!({"metadata": {"deletionTimestamp": "2026-08-14T10:00:00Z"}}));
         let answer = about(machine(json!({}), json!({})), vec![deleted], vec![lease(json!({}))]);
-        let reason = "pool n/p is being deleted; the machine keeps its addresses until it is deleted";
+        let reason = "pool n/p is being deleted; the machine keeps its addresses until the machine is deleted";
         assert_eq!(said(&answer), (State::NotSelected, reason, None, None));
     }
 

@@ -1,6 +1,6 @@
 //! Changes to objects that a command plans, and writes on request. A change is refused if its object was changed or
-//! replaced after it was read. A change of the status does not count, because the controller and KubeVirt can write the
-//! status at any time.
+//! replaced after it was read. If only the status of the object was changed, the change is still written, because the
+//! controller and KubeVirt can write the status at any time.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -78,7 +78,7 @@ pub struct PoolRef {
     /// API group of the pool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api_group: Option<String>,
-    /// Kind of the pool. Machine API may write the plural or the singular of the kind, in any case.
+    /// Kind of the pool. Machine API may write the plural or the singular of the kind, in upper or lower case letters.
     pub kind: String,
     /// Name of the pool.
     pub name: String,
@@ -238,8 +238,8 @@ impl PoolRef {
         }
     }
 
-    /// Returns the mistake in the reference of a claim that can mean only a pool of this controller, but names no such
-    /// pool. `None`: the reference names a pool of this controller, or belongs to another provider.
+    /// Returns the mistake in a reference that can only mean a pool of this controller, but names no such pool. `None`:
+    /// the reference names a pool of this controller, or belongs to another provider.
     pub(crate) fn mistake(&self) -> Option<String> {
         let group = self.api_group.as_deref().unwrap_or_default();
         let is_versioned = group.strip_prefix(POOL_GROUP).is_some_and(|rest| rest.starts_with('/'));
@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reference_names_the_kind_of_a_pool_in_plural_or_singular_and_in_any_case() {
+    fn a_reference_names_the_kind_of_a_pool_in_plural_or_singular_and_in_upper_or_lower_case() {
         let resolve = |group: Option<&str>, kind: &str| {
             let pool = PoolRef { api_group: group.map(str::to_owned), kind: kind.to_owned(), name: "p".to_owned() };
             pool.resolve("n").map(|pool| pool.to_string())
@@ -511,7 +511,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_owned_by_the_claim_that_controls_it() {
+    fn the_owner_of_an_ipaddress_is_the_claim_that_controls_it() {
         let owner = |api_version: &str, kind: &str, uid: &str, controller: bool| json!({"apiVersion": api_version, "kind": kind, "name": "c", "uid": uid, "controller": controller});
         let address = |owners: Value| {
             let spec = json!({"poolRef": {"kind": "k", "name": "p"}, "claimRef": {"name": "c"}, "address": "10.0.0.8", "prefix": 24});

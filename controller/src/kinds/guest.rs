@@ -42,8 +42,9 @@ pub(crate) enum Life {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Reported {
     pub(crate) addresses: BTreeSet<IpAddr>,
-    /// Whether the agent of the guest is connected and has reported every interface on the network. Then the guest has
-    /// no other address there. Without an agent, KubeVirt reports interfaces without addresses.
+    /// Whether the agent of the guest is connected and has reported every interface on the network, and all addresses
+    /// were read. Then the guest has no other address on the network. Without an agent, KubeVirt may report an
+    /// interface but not its addresses.
     pub(crate) is_whole: bool,
 }
 
@@ -88,7 +89,7 @@ impl Guest {
         Self { uid: metadata.uid.clone().unwrap_or_default(), life, networks, inside }
     }
 
-    /// Whether the instance has one of these addresses on any interface, in any phase.
+    /// Whether the guest reports one of these addresses on any interface, in any phase of the instance.
     pub(crate) fn reports(&self, addresses: &BTreeSet<IpAddr>) -> bool {
         let mut all = self.networks.values().map(|reported| &reported.addresses).chain([&self.inside]);
         all.any(|reported| !reported.is_disjoint(addresses))

@@ -16,7 +16,7 @@ pub enum Readiness {
     Ready(Option<PoolId>),
     /// `Ready` is `False`: a reason, and a message for people.
     NotReady(NotReady, String),
-    /// `Paused` is `True`, and `Ready` does not change. The text says for people what pauses the claim.
+    /// `Paused` is `True`, and `Ready` does not change. The string is a message for people: what pauses the claim.
     Paused(String),
 }
 

@@ -29,8 +29,8 @@ use crate::kinds::virtual_machine::{
 pub(crate) const ALLOCATION_ANNOTATION: &str = "ipam.glowplug.dev/allocation";
 /// Annotation of a Secret with the time of the last update of its document.
 const UPDATED_ANNOTATION: &str = "ipam.glowplug.dev/updated";
-/// Label of a Secret that Velero must leave out of backups. In another cluster, its address may belong to another
-/// machine.
+/// Label of a Secret that Velero must leave out of backups. In another cluster, the address in the Secret may belong
+/// to another machine.
 const NO_BACKUP_LABEL: &str = "velero.io/exclude-from-backup";
 /// Name of the status map: the member of the status of a KubevirtMachine with the addresses.
 pub(crate) const STATUS_MAP: &str = "allocatedBootstrapAddresses";

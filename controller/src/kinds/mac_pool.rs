@@ -53,8 +53,8 @@ pub struct MacPoolSpec {
     /// Namespaces of the VirtualMachines that get addresses of this pool. Example: `[clusters-c1]`.
     #[schemars(length(max = MacPoolSpec::MAX_NAMESPACES), inner(length(max = MAX_LABEL)))]
     pub namespaces: Vec<String>,
-    /// VirtualMachines of these namespaces that get addresses of this pool. Absent: every VirtualMachine of the
-    /// namespaces. Example: `{matchLabels: {cluster.x-k8s.io/cluster-name: c1}}`.
+    /// VirtualMachines in `namespaces` that get addresses of this pool. Absent: every VirtualMachine in `namespaces`.
+    /// Example: `{matchLabels: {cluster.x-k8s.io/cluster-name: c1}}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "selector")]
     pub machine_selector: Option<LabelSelector>,

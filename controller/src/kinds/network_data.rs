@@ -2,8 +2,8 @@
 //! VirtualMachine.
 //!
 //! A VirtualMachine has no UID before it is stored, and a later VirtualMachine may have the same name. So each
-//! VirtualMachine refers to a Secret with a name that no machine had before. KubeVirt copies the label and the
-//! annotation of the template into the instance. A copy of the VirtualMachine has this label and this annotation, too.
+//! VirtualMachine refers to a Secret with a new random name. The marks are a label and an annotation of the template.
+//! KubeVirt copies both into the instance. If a user copies the VirtualMachine, the copy has both, too.
 
 use glowplug::host::claim::is_object_name;
 
@@ -26,8 +26,8 @@ pub const VM_ANNOTATION: &str = "ipam.glowplug.dev/virtual-machine";
 /// names are separated by commas, the newest name is last.
 pub const REPLACED_ANNOTATION: &str = "ipam.glowplug.dev/replaced-network-data";
 /// Annotation of the object that holds the addresses of a VirtualMachine: its KubevirtMachine, or the VirtualMachine
-/// itself. The value is the digest of the network data in the Secret of the machine. After a `@`, the value has the
-/// time of the last update of the Secret.
+/// itself. The value is the digest of the network data in the Secret of the machine. If the Secret was updated, the
+/// digest is followed by a `@` and the time of the last update.
 pub const DIGEST_ANNOTATION: &str = "ipam.glowplug.dev/secret-digest";
 
 /// Part of the name of a Secret between the name of its machine and the random part.
@@ -89,7 +89,8 @@ pub fn name_of_0_2_0(vm: &str) -> String {
     format!("{vm}-networkdata")
 }
 
-/// Whether the controller gave this name to a Secret of a VirtualMachine, in this version or in version 0.2.0.
+/// Whether the controller gives this name to a Secret: it has the form of [`new_name`] for any machine, or it is the
+/// name that version 0.2.0 gave to the Secret of `vm`.
 #[must_use]
 pub fn is_of_controller(name: &str, vm: &str) -> bool {
     is_issued(name) || name == name_of_0_2_0(vm)

@@ -2,10 +2,11 @@
 //!
 //! **Lists.** The type of a list decides what a repeated item means, and what server-side apply does:
 //!
-//! - `map`: each item has a key, and each key occurs once: the conditions and the families in a status, and the NodePools of a pool.
+//! - `map`: each item has a key, and each key occurs once. The maps are the conditions and the families in a status,
+//!   and the NodePools of a pool.
 //! - `set`: server-side apply keeps the items of other managers. A list that users write is a set only if it is safe to
-//!   keep such an item. An exclusion that stays only costs an address, so exclusions are a set. An address, a gateway
-//!   or a namespace that stays would be used although the manifest does not have it.
+//!   keep such an item. If an exclusion is kept by mistake, one address is not used, so exclusions are a set. If an
+//!   address, a gateway or a namespace were kept by mistake, it would be used although the manifest does not have it.
 //! - `atomic`: every other list. One manager owns all items, and their order stays.
 //!
 //! **Limits.** Each list, string and map has a limit of its size. If the code has a limit, the schema has the same
@@ -448,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_of_an_earlier_schema_is_reported_with_its_paths() {
+    fn values_that_only_an_earlier_schema_allowed_are_reported_with_their_paths() {
         let schema: JSONSchemaProps = serde_json::from_value(json!({
             "type": "object",
             "properties": {

@@ -56,7 +56,8 @@ pub struct RegistryHandle {
 
 impl RegistryHandle {
     /// Starts the owner of the leases of a cluster. The owner lists the leases before it responds to commands.
-    /// `mac_leases` receives the leases of MAC addresses. New addresses of pools are open at once.
+    /// `mac_leases` receives the leases of MAC addresses. New addresses of pools are open at once: the owner may
+    /// allocate them.
     ///
     /// # Errors
     ///
@@ -335,7 +336,7 @@ impl RegistryHandle {
         .await
     }
 
-    /// Replaces the pools, and serves waiting machines. Pools of `suspended` allocate nothing.
+    /// Replaces the pools, and serves waiting machines. The pools that `suspended` names allocate nothing.
     ///
     /// Removes pools of the registry that are not among `pools`. A pool with held addresses is not removed but
     /// suspended. A pool whose change is rejected keeps its previous definition and is suspended. Returns the rejected

@@ -23,7 +23,7 @@ pub type Answer = Result<Vec<Allocation>, ClaimError>;
 /// object is sent at least once.
 pub type Holders = mpsc::UnboundedReceiver<Machine>;
 
-/// Function that receives the events of leases of MAC addresses. They are watched together with the leases of IP
+/// Function that receives the events of leases of MAC addresses. One watch reports these leases and the leases of IP
 /// addresses.
 pub type MacLeases = Arc<dyn Fn(Event<Object>) + Send + Sync>;
 
@@ -39,7 +39,8 @@ pub struct Served {
 }
 
 /// The claimants whose leases the API server refuses to store. The value says whether the object of the claimant has
-/// changed since the refusal. Passes note the changes, and the owner of the registry reads them.
+/// changed since the last attempt to store its leases. Passes note the changes, and the owner of the registry reads
+/// them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RefusedClaimants(Arc<Mutex<BTreeMap<Key, bool>>>);
 
@@ -63,7 +64,7 @@ pub struct Stopped;
 // === impl RefusedClaimants ===
 
 impl RefusedClaimants {
-    /// Adds a claimant if the API server has refused its lease, and removes the claimant otherwise.
+    /// Adds a claimant if `answer` says that the API server has refused its lease. Otherwise removes the claimant.
     pub(super) fn note_answer(&self, machine: &Machine, answer: &Answer) {
         match answer {
             Err(ClaimError::NotRecorded { .. }) => drop(self.lock().entry(Key::of_machine(machine)).or_default()),
@@ -83,7 +84,7 @@ impl RefusedClaimants {
         }
     }
 
-    /// Whether the object of a claimant has changed since the last call or refusal.
+    /// Returns whether a change of the object of a claimant is noted, and clears the note.
     pub(super) fn take_change(&self, machine: &Machine) -> bool {
         let mut refused = self.lock();
         !refused.is_empty() && refused.get_mut(&Key::of_machine(machine)).is_some_and(std::mem::take)

@@ -25,12 +25,12 @@ const PAUSE: Duration = Duration::from_secs(5);
 enum Problem {
     /// A definition could not be read, so it is unknown whether the cluster has the definitions of this version.
     Unread(String),
-    /// A definition is missing, or lacks members.
+    /// A definition is missing or cannot be read, or lacks versions or members.
     Different(String),
 }
 
-/// Returns when the API server has every member of the kinds of this program. Until then, each check logs what is
-/// missing, or why the definitions are not known.
+/// Returns when the API server has every member of the kinds of this program. Until then, logs what is missing, or why
+/// the definitions are not known.
 pub async fn until_current(client: &Client) {
     let lines = Repeated::default();
     while let Err(problem) = check(client).await {

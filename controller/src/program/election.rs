@@ -52,7 +52,7 @@ struct View {
     written: Vec<MicroTime>,
     /// Version and tenure of the Lease that was read last.
     last: Option<(u64, Tenure)>,
-    /// Number of times so far that another leader or a restored Lease was seen.
+    /// Number of times so far that this replica saw another leader, a restored Lease, or that the Lease was deleted.
     ages: u64,
     /// The term of this candidate, which may have expired. Since the start of the term, no other holder of the Lease
     /// was seen.
@@ -411,7 +411,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_lease_that_changes_is_never_taken() {
+    fn a_lease_that_keeps_changing_is_never_taken() {
         let (mut view, now) = (view("a"), Instant::now());
         for round in 0..10 {
             let seen = Some(lease(Some("b"), &round.to_string(), 3));
@@ -441,7 +441,7 @@ pub(crate) mod tests {
         assert_eq!(view.term, Some(term(1, now + DURATION * 2)));
     }
 
-    /// The Lease as the candidate's step writes it, with this version.
+    /// Returns the Lease that a step of the candidate stores, with this version.
     fn stored(step: Step, version: &str) -> Lease {
         let Step::Replace(mut lease) = step else { panic!("{step:?}") };
         lease.metadata.resource_version = Some(version.to_owned());

@@ -240,8 +240,8 @@ async fn lead(
 }
 
 /// Does the work of a leader: reads the leases, the pools, the claims and the machines at the same time, then serves
-/// them. `ready` becomes `true` when all existing claims and machines are processed, and is `false` while the API
-/// server does not respond. `progress` becomes the progress of the registry.
+/// the claims and machines. `ready` becomes `true` when all existing claims and machines are processed, and is `false`
+/// while the API server does not respond. `progress` becomes the progress of the registry.
 ///
 /// The cache `selection` must be running. The work stops when the future is dropped.
 ///

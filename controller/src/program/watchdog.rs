@@ -22,7 +22,8 @@ pub struct Watchdog {
     progress: watch::Receiver<Progress>,
     limit: Duration,
     has_given_up: watch::Sender<bool>,
-    /// Number of surrenders in a row, and the end of the pause after the last surrender. `None`: no surrender so far.
+    /// How often in a row the replica has given up the Lease, and the end of the pause after the last time. `None`: the
+    /// replica has never given up the Lease.
     surrenders: Option<(u32, Instant)>,
 }
 
@@ -59,7 +60,7 @@ impl Watchdog {
         last.is_some_and(|last| now.saturating_duration_since(last) >= self.limit)
     }
 
-    /// Returns the pause after a surrender. The pause doubles with each further surrender, up to a limit.
+    /// Returns the pause after the replica has given up the Lease. The pause doubles each further time, up to a limit.
     ///
     /// A Lease that is not released expires: other replicas take it when `duration` has passed after they have seen its
     /// last renewal, and they see the renewal late. Therefore even the first pause is longer than `duration`.

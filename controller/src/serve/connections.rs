@@ -43,7 +43,8 @@ struct Connection {
     serving: usize,
     /// Whether a request has begun on the connection.
     was_used: bool,
-    /// Time limit for the connection to end its request after it has lost its place. `None`: it still has its place.
+    /// Time limit for the connection to end its request after the loss of its place. `None`: the connection still has
+    /// its place.
     gives_way: Option<Duration>,
     told: Arc<Notify>,
     /// The place of the connection. `None`: the connection has lost its place.
@@ -233,7 +234,7 @@ mod tests {
         for slot in [&api_server].into_iter().chain(&stalled) {
             told.push(lock(&slot.0.open).connections[&slot.0.number].gives_way.map(|limit| limit.as_secs()));
         }
-        // The first two connections that lose their place have one second each. The others end at once.
+        // The first two connections that lose their place have one second each. The next eleven must end at once.
         let expected = [vec![None], vec![Some(1); 2], vec![Some(0); 11], vec![None; 7]].concat();
         assert_eq!(told, expected);
     }

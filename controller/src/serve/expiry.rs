@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_certificates_have_no_expiry_and_cause_no_panic() {
+    fn a_truncated_certificate_has_no_expiry_and_a_damaged_certificate_causes_no_panic() {
         let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
         let der = made.cert.der().to_vec();
         // The end of the validity comes after the first quarter of the certificate.

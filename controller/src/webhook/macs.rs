@@ -53,14 +53,14 @@ pub fn warn_of_namespaces(spec: &MacPoolSpec, exists: impl Fn(&str) -> bool) -> 
     let absent = spec.namespaces.iter().enumerate().filter(|(_, namespace)| !exists(namespace));
     let warning = |(index, namespace): (usize, &String)| {
         format!(
-            "namespaces[{index}]: Namespace {namespace} does not exist: the pool serves no machine there until it does"
+            "namespaces[{index}]: Namespace {namespace} does not exist: the pool serves no machine there until the Namespace exists"
         )
     };
     absent.map(warning).take(MOST_WARNINGS).collect()
 }
 
-/// Returns the JSON patch operations for a new VirtualMachine. They set the label if one of the pools serves the
-/// machine, and remove the annotation of assigned addresses.
+/// Returns the JSON patch operations for a new VirtualMachine. The operations set the label [`MAC_ADDRESSES_LABEL`] if
+/// one of the pools serves the machine, and remove the annotation of assigned addresses.
 ///
 /// A machine without interfaces gets no label, because KubeVirt adds an interface without an address to its instance.
 #[must_use]
@@ -78,7 +78,8 @@ pub fn require_addresses(machine: &Object, pools: &[MacPool]) -> Vec<Value> {
     edit.operations()
 }
 
-/// Returns the reasons to reject a new instance that has the label: one for each interface without an address.
+/// Returns the reasons to reject a new instance with the label [`MAC_ADDRESSES_LABEL`]: one for each interface without
+/// an address.
 pub(super) fn check_instance(instance: &Object) -> Vec<String> {
     if instance.metadata.labels.as_ref().is_none_or(|labels| !labels.contains_key(MAC_ADDRESSES_LABEL)) {
         return Vec::new();
@@ -156,7 +157,7 @@ mod tests {
         };
         let warnings = |namespaces: &[&str]| warn_of_namespaces(&of(namespaces), |namespace| namespace == "n");
         assert_eq!(warnings(&["n"]), [""; 0]);
-        let line = "namespaces[1]: Namespace nosuch does not exist: the pool serves no machine there until it does";
+        let line = "namespaces[1]: Namespace nosuch does not exist: the pool serves no machine there until the Namespace exists";
         assert_eq!(warnings(&["n", "nosuch"]), [line]);
         assert_eq!(warnings(&["a", "b", "c", "d", "e", "f"]).len(), 5);
     }
@@ -182,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_that_a_mac_pool_serves_gets_the_label_in_its_template() {
+    fn a_machine_that_a_mac_pool_serves_gets_the_label_for_mac_addresses_in_its_template() {
         let pools = [pool("p", &["02:00:00:00:00:00-02:00:00:00:00:ff"])];
         let spec = interfaces_of(&json!([{"name": "a", "macAddress": "02:00:00:00:00:01"}]));
         let operations = |metadata: Value| {

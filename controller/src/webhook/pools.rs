@@ -106,8 +106,8 @@ pub fn validate(id: &PoolId, change: &Change, others: &[Pool]) -> Verdict {
     verdict
 }
 
-/// Decides on a change of the pool `id`, without the warnings about its leases. `others` has all pools of the cluster
-/// without this pool. `node_pools` has the known NodePools, or is `None` if they are not known yet.
+/// Decides on a change of the pool `id`, except for the decision of [`judge_leases`]. `others` has all pools of the
+/// cluster without this pool. `node_pools` has the known NodePools, or is `None` if they are not known yet.
 #[must_use]
 pub fn judge(
     id: &PoolId,
@@ -143,7 +143,7 @@ pub fn compare(
         new.machine_selector.as_ref().filter(|of| old.is_none_or(|old| old.machine_selector.as_ref() != Some(*of)));
     if selector.and_then(|of| Selector::try_from(of.clone()).ok()).is_some_and(|of| of.selects_all()) {
         verdict.warnings.push(format!(
-            "machineSelector: is empty: the pool selects every VirtualMachine, and one without an interface on network {} is refused",
+            "machineSelector: is empty: the pool selects every VirtualMachine, and a VirtualMachine without an interface on network {} is refused",
             pool.network()
         ));
     }
@@ -210,7 +210,7 @@ pub fn compare(
         let path = paths(index);
         if node_pools.is_some_and(|known| !known.contains_key(node_pool)) {
             verdict.warnings.push(format!(
-                "{path}: NodePool {node_pool} does not exist: the pool selects none of its machines until it does"
+                "{path}: NodePool {node_pool} does not exist: the pool selects none of its machines until the NodePool exists"
             ));
         }
     }
@@ -237,8 +237,7 @@ pub fn compare(
     verdict
 }
 
-/// Whether a pool serves the machines of a NodePool, so that a second pool on its network must be its overflow. A pool
-/// that is being deleted does not count, because it serves no new machine.
+/// Whether a pool serves new machines of a NodePool. A pool that is being deleted serves no new machine.
 fn serves_too(pool: &MachinePool, node_pool: &Key) -> bool {
     !pool.is_deleted && pool.node_pools().contains(node_pool)
 }
@@ -491,16 +490,17 @@ impl Change {
         self.may_shrink(id) || self.adds_family(id) || self.interfaces(id).is_some()
     }
 
-    /// The old and the new interface of the pool. `None`: the change keeps the interface, or one of the two
-    /// specifications is invalid.
+    /// Returns the old and the new interface of the pool. `None`: the change does not change the interface, or one of
+    /// the two specifications is invalid.
     fn interfaces(&self, id: &PoolId) -> Option<[InterfaceName; 2]> {
         let Self::Update { old: Some(old), new } = self else { return None };
         let [old, new] = [old, new.as_ref()].map(|spec| id.check(spec).0.map(|pool| pool.interface()));
         old.zip(new).filter(|(old, new)| old != new).map(Into::into)
     }
 
-    /// The network of the pool, and the gateways, name servers and addresses of the template that the change adds, each
-    /// with the reason. `None`: the change adds none, or the new specification is invalid.
+    /// Returns the network of the pool, and the gateways, name servers and addresses in the template that the change
+    /// adds. Each address has the reason why the pool reserves it. `None`: the change adds no such address, deletes
+    /// the pool, or has an invalid specification.
     fn newly_named(&self, id: &PoolId) -> Option<(String, BTreeMap<IpAddr, Reserved>)> {
         let (old, new) = match self {
             Self::Create(new) => (None, new),
@@ -598,7 +598,7 @@ mod tests {
         let refused = "nodePoolRefs[1]: NodePool clusters/w has pool g on network infra/vlan10 already, expected one pool, or different values of priority";
         let absent = |index: usize, name: &str| {
             format!(
-                "nodePoolRefs[{index}]: NodePool clusters/{name} does not exist: the pool selects none of its machines until it does"
+                "nodePoolRefs[{index}]: NodePool clusters/{name} does not exist: the pool selects none of its machines until the NodePool exists"
             )
         };
         assert_eq!(
@@ -608,7 +608,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_pool_of_a_node_pool_on_its_network_is_refused() {
+    fn a_second_pool_of_a_node_pool_on_the_same_network_is_refused() {
         let of_node_pool = |addresses: &[&str]| PoolSpec {
             node_pool_ref: Some(NodePoolRef { name: "w".to_owned() }),
             ..spec(addresses)
@@ -680,7 +680,7 @@ mod tests {
         let object = json!({"metadata": {"namespace": "clusters", "name": "b"}, "spec": other});
         let other = MachinePool::read(PoolObject::read(serde_json::from_value(object).unwrap()));
         let expected = [
-            "nodePoolRef: NodePool clusters/w does not exist: the pool selects none of its machines until it does",
+            "nodePoolRef: NodePool clusters/w does not exist: the pool selects none of its machines until the NodePool exists",
             "pools clusters/b and clusters/a of network infra/vlan10 have IPv4 prefix lengths /24 and /16",
         ];
         let verdict = compare(&id("a"), &Change::Create(new), &[other], Some(&BTreeMap::new()));
@@ -764,7 +764,7 @@ mod tests {
             old: Some(of(Some(old))),
             new: Box::new(of(Some(new))),
         };
-        let line = "machineSelector: is empty: the pool selects every VirtualMachine, and one without an interface on network \
+        let line = "machineSelector: is empty: the pool selects every VirtualMachine, and a VirtualMachine without an interface on network \
                     infra/vlan10 is refused";
         for (change, warnings) in [
             (Change::Create(of(Some(empty.clone()))), vec![line.to_owned()]),
@@ -995,7 +995,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_can_remove_addresses_only_if_it_excludes_some_or_shrinks_or_deletes_the_pool() {
+    fn a_change_that_excludes_or_removes_addresses_or_deletes_the_pool_needs_the_leases() {
         let may_shrink = |change: Change| change.may_shrink(&id("a"));
         assert!(!may_shrink(Change::Create(spec(&["10.0.0.0/24"]))));
         assert!(!may_shrink(update(&["10.0.0.8-10.0.0.15"], &["10.0.0.0/24"])));

@@ -1,4 +1,4 @@
-//! Targets for the documents of a drive.
+//! Targets for the documents of a drive, and for templates of these documents.
 
 use glowplug::diagnostic::Diagnostics;
 use glowplug::drive::{Files, ReadError};

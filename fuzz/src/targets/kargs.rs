@@ -126,7 +126,7 @@ fn called(device: &Device) -> String {
     }
 }
 
-/// Whether arguments can create a link: a bridge needs a port, and other links need their parts.
+/// Whether arguments can create a link. Arguments cannot create a bridge without ports, or a VLAN on such a bridge.
 fn made(config: &NetworkConfig, index: LinkIndex) -> bool {
     match &config.link(index).kind {
         LinkKind::Nic(_) | LinkKind::Bond { .. } => true,

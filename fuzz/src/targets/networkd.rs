@@ -114,7 +114,7 @@ pub(super) fn check(config: &NetworkConfig, rendered: &Rendered, has_errors: boo
     }
 }
 
-/// Checks that each written route belongs to the link, and that each destination of the link is written. Only duplicate
+/// Checks that the file has exactly the routes of the link, compared by destination, gateway and table. Duplicate
 /// routes may be missing.
 fn check_routes(network: &File<'_>, link: &glowplug::network::Link, has_own: bool) {
     let one = |lines: &[(&str, &str)], key: &str| {

@@ -1,4 +1,4 @@
-//! Targets for pools and for their addresses.
+//! Targets for pools, for their addresses, and for leases.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

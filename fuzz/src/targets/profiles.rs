@@ -42,7 +42,8 @@ fn value<'t>(profile: &Profile<'t>, section: &str, key: &str) -> Option<&'t str>
     lines.filter(|(name, _)| *name == key).map(|(_, value)| *value).next()
 }
 
-/// Checks that every link has its own profile, which has the addresses of the link and refers to the right profiles.
+/// Checks that every link has its own profile with the addresses of the link. A profile must refer to the profiles of
+/// the link's controller and parent.
 pub(super) fn check(config: &NetworkConfig, rendered: &Rendered) {
     assert!(dracut::is_legal(&rendered.line), "{:?}", rendered.line);
     assert_eq!((rendered.files.len(), rendered.devices.len()), (config.links().len(), config.links().len()));

@@ -39,8 +39,8 @@ fn words(line: &str) -> Vec<String> {
     line.split(|c: char| c.is_ascii_whitespace()).map(|word| word.chars().map(show).collect()).collect()
 }
 
-/// Reads lines of keys. Checks that each accepted key is written as one line, and that this line is read as the same
-/// key again. Each other line gives a warning.
+/// Reads lines of keys. Checks that each accepted key is written as one line, that this line is read as the same key
+/// again, and that all diagnostics are warnings.
 pub(super) fn ssh_keys(input: &[u8]) {
     let text = String::from_utf8_lossy(input);
     let [mut diagnostics, mut again] = [Diagnostics::default(), Diagnostics::default()];

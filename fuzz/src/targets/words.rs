@@ -470,7 +470,7 @@ impl Choices<'_> {
             },
             Word(words) => match (self.next(), self.word(words)) {
                 (255, _) => Value::Null,
-                // Writes the word as a number if it is a number, else as a string.
+                // Write a number or a boolean without quotes, and any other word as a string.
                 (128.., word) => serde_json::from_str(word).unwrap_or_else(|_| json!(word)),
                 (_, word) => json!(word),
             },

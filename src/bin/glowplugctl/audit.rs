@@ -25,7 +25,7 @@ use crate::Reported;
 use crate::input::{LedgerFile, Lists, Pools, ServedPools, fetched, read, read_objects};
 use crate::output::{VERSION, allocations_table, exit_code, print, print_json, say, sections, table, whole_seconds};
 
-/// The ledger, and everything that it is compared with.
+/// The ledger that `rebuild` fills, its pools, and the lists of machine objects.
 #[derive(Args)]
 struct Sources {
     #[command(flatten)]
@@ -179,7 +179,7 @@ pub(crate) fn audit(args: AuditArgs, log: &Logger) -> Result<ExitCode> {
     let (objects, count) = read_objects(lists, log)?;
     if count == 0 {
         // With empty lists, all machines would count as missing. Lists from the wrong cluster can be empty.
-        bail!("no object in the lists, expected those of all machines");
+        bail!("no object in the lists, expected the objects of all machines");
     }
     let inventory = objects.inventory();
     let ledger = match (&args.leases, args.ledger.clone()) {

@@ -227,7 +227,7 @@ pub(crate) fn claim(args: ClaimArgs, log: &Logger) -> Result<ExitCode> {
     })
 }
 
-/// Returns the record problems that prevent a claim, by claimant: the record has an address of another machine, or
+/// Returns the record problems that prevent a claim, by claimant: the record contradicts the ledger or the pools, or
 /// cannot be read.
 fn record_problems(inventory: &Inventory, adoption: &Adoption) -> BTreeMap<Claimant, String> {
     // These problems prevent no claim: the machine keeps its address.

@@ -236,7 +236,7 @@ fn check(path: &Path, document: &[u8], label: Label) -> Result<()> {
         let label = if label_is_openstacks { "config-2" } else { "cidata" };
         let path = path.display();
         say(format_args!(
-            "warning: {path}: {format} on a {label} drive: glowplug reads it, cloud-init and afterburn may not"
+            "warning: {path}: {format} on a {label} drive: glowplug reads it, but cloud-init and afterburn might not"
         ));
     }
     Ok(())

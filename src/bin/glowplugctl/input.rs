@@ -355,7 +355,7 @@ pub(crate) fn fetched(lists: &[PathBuf]) -> Result<Timestamp> {
         let metadata = metadata.with_context(|| format!("reading {}", path.display()))?;
         if !metadata.is_file() {
             bail!(
-                "{}: list from a pipe, expected a file: its modification time is when it was fetched",
+                "{}: list from a pipe, expected a file: its modification time counts as the time of the fetch",
                 path.display()
             );
         }
@@ -414,7 +414,8 @@ impl Machines {
         if count == 0 {
             say(format_args!("warning: no objects in the lists, nothing to do: check the namespace"));
         } else if machines.is_empty() && inventory.diagnostics.is_empty() {
-            // The other formats of `claim` for people and for Kubernetes write a record on a KubevirtMachine.
+            // The other formats of `claim`, such as `apply`, write a record on a KubevirtMachine, which VirtualMachines
+            // of the lists do not have.
             let options = if command == "claim" { "--uid and --format network-data" } else { "--uid" };
             let instead = format_args!("for VirtualMachines, name them as arguments, with {options}");
             say(format_args!("warning: no KubevirtMachine in the lists, nothing to do: {instead}"));

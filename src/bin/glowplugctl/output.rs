@@ -26,7 +26,7 @@ pub(crate) fn say(line: fmt::Arguments<'_>) {
     let _ = writeln!(io::stderr(), "{}", escaped(&line.to_string()));
 }
 
-/// Reports that the ledger has nothing of what the command line names, which may be misspelt.
+/// Prints a note that no entry of the ledger matches the conditions of the command line: a name may be misspelt.
 pub(crate) fn note_no_match() {
     say(format_args!("note: nothing matches"));
 }

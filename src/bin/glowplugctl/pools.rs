@@ -175,7 +175,7 @@ struct CheckedOverlap {
 }
 
 impl CheckedPool {
-    /// `on_network` has the reserved addresses of all pools on the same network.
+    /// Describes a pool. `on_network` has the reserved addresses of all pools on the same network.
     fn new(pool: &Pool, on_network: &ReservedAddresses) -> Self {
         let families = pool.spaces().filter_map(|space| {
             let count = pool.count(space.family())?;

@@ -81,7 +81,7 @@ pub(crate) fn release(args: Release, log: &Logger) -> Result<ExitCode> {
 }
 
 /// Returns the machines that can be released, and the number of other machines. Without `force`, a machine of a list
-/// can be released only if it is being deleted and has no guest: any other machine still uses its addresses.
+/// can be released only if it is being deleted and has no guest: any other machine may still use its addresses.
 fn releasable(machines: Vec<KubevirtMachine>, inventory: Option<&Inventory>, force: bool) -> (Vec<Machine>, usize) {
     let count = machines.len();
     let releasable = machines.into_iter().filter_map(|KubevirtMachine { machine, is_being_deleted, .. }| {

@@ -259,7 +259,8 @@ impl<'d, 'f> Converter<'d, 'f> {
         ports.iter().enumerate().filter_map(port).collect()
     }
 
-    /// Finds another device by its key. A device without an entry is a NIC with this name, as in cloud-init.
+    /// Finds another device by its key or, in version 2, by another name of the device (`add_aliases`). A device
+    /// without an entry is a NIC with this name, as in cloud-init.
     fn device(&mut self, written: &Scalar, path: FieldPath<'_>, otherwise: Severity) -> Option<LinkIndex> {
         let text = written.text();
         if let Some(at) = self.by_key.get(text.as_ref()) {

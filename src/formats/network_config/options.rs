@@ -158,7 +158,8 @@ impl Converter<'_, '_> {
     }
 }
 
-/// Converts a time with a unit to a number of seconds or milliseconds; `None` for a value without a unit.
+/// Converts a time with a unit to a number of seconds or milliseconds; `None` for a value that is not a whole number
+/// with the unit `s` or `ms`.
 fn duration(value: &Value, is_in_seconds: bool) -> Option<Value> {
     let Value::String(text) = value else { return None };
     let (number, is_milli) = match text.strip_suffix("ms") {

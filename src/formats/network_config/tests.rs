@@ -1,5 +1,5 @@
-//! Tests of the model that the reader makes of a document. The tests write the model with one line for each link,
-//! family, route and list of name servers.
+//! Tests of the model that the reader makes of a document. The tests write the model as lines. A link, a family, a
+//! route, a routing rule and a list of name servers have one line each.
 
 use std::fmt::{Display, Write as _};
 
@@ -860,7 +860,7 @@ means! {
             "  dns 1.1.1.1 1.0.0.1 c.d",
             "dns 8.8.8.8 9.9.9.9 a.b"
         ];
-    a_route_of_the_machine_goes_to_the_link_with_its_gateway: v1 r#"
+    a_route_of_the_machine_goes_to_the_link_whose_subnet_contains_the_gateway: v1 r#"
 - {type: route, destination: 10.9.0.0/16, gateway: 10.1.0.1, metric: 3}
 - {type: physical, name: a, subnets: [{type: static, address: 10.0.0.5/24}]}
 - {type: physical, name: b, subnets: [{type: static, address: 10.1.0.5/24}]}

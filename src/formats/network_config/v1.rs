@@ -216,7 +216,7 @@ fn settings(converter: &mut Converter<'_, '_>, entry: &Entry<'_>, link: &mut Lin
         let gateway = member(subnet, &["gateway"]).1;
         let gateway =
             convert::default_route(converter.diagnostics(), path.field("gateway"), gateway.as_ref(), family, metric);
-        // The path of the route is the subnet, because gateway and metric are both members of the subnet.
+        // The path of the subnet is the path of the route, because gateway and metric are both members of the subnet.
         routes.extend(gateway.map(|route| route.at(path.path())));
         converter.routes(subnet, &path, family, &mut routes);
         converter.name_servers(subnet, &path, ["dns_nameservers", "dns_search"], &mut link.dns);

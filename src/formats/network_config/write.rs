@@ -105,7 +105,7 @@ fn expressible(network: &NetworkConfig, diagnostics: &mut Diagnostics) -> Result
 }
 
 /// Removes the unused default routes, if the order of the sections would change the machine's default route: of several
-/// default routes of a family, the first in the document counts.
+/// default routes of a family with equal metrics, the first in the document counts.
 fn drop_other_default_routes(
     network: &NetworkConfig,
     order: &[LinkIndex],
@@ -131,8 +131,8 @@ fn drop_other_default_routes(
     }
 }
 
-/// Returns the links sorted by section. The section with the machine's default route comes first, because the first of
-/// several default routes counts.
+/// Returns the links sorted by section. The section with the machine's default route comes first, because of several
+/// default routes with equal metrics the first counts.
 fn order(network: &NetworkConfig) -> Vec<LinkIndex> {
     let chosen = DefaultRoutes::of(network);
     let first = chosen.links().map(|link| section(network.link(link)));
@@ -187,7 +187,8 @@ fn router_advertisements(link: &mut Link, diagnostics: &mut Diagnostics) {
     ipv6.dynamic = ipv6.addresses.is_empty().then_some(Ipv6Dynamic::Slaac);
 }
 
-/// Whether a gateway is outside of all static subnets of its link. Without a static address, the subnet is unknown.
+/// Whether a gateway is certainly outside of all subnets of its link. Without a static address of the family, or with
+/// dynamic addresses, not all subnets are known, and the result is `false`.
 fn is_far(link: &Link, gateway: IpAddr) -> bool {
     match gateway {
         IpAddr::V4(gateway) => {
@@ -247,7 +248,7 @@ fn place_dns(dns: &Dns, links: &mut [Link], diagnostics: &mut Diagnostics) {
             add(&mut own.search, &dns.search);
         }
         None => {
-            let because = "network-config has them only on a link with an address";
+            let because = "network-config has name servers and search domains only on a link with an address";
             for server in &dns.nameservers {
                 diagnostics.push(Diagnostic::ignored(&server.path, server, because));
             }
@@ -290,7 +291,8 @@ fn unnamed(network: &NetworkConfig) -> (Vec<Link>, Vec<IpAddr>, Vec<DomainName>)
     (links, nameservers, network.dns.search.iter().map(|domain| domain.value.clone()).collect())
 }
 
-/// Returns a network with the same links, but without paths and ids, which differ between documents.
+/// Returns a network with the same links, but without paths and ids, which differ between documents, and without the
+/// name servers and search domains of the whole machine.
 fn bare(network: &NetworkConfig) -> NetworkConfig {
     let mut links = network.links().to_vec();
     for link in &mut links {
@@ -341,11 +343,11 @@ fn spell(network: &NetworkConfig) -> Object {
 }
 
 /// Returns the key of each link, by which other links refer to the link. The key is the name of the link. A NIC that
-/// has only a MAC address gets its id as the key, because cloud-init interprets the key as the name of the NIC. Without
-/// a usable id, the key is `id` with a number.
+/// has only a MAC address gets its id as the key, if the id is an interface name: cloud-init interprets the key as the
+/// name of the NIC. Without such an id, the key is `id` with a number.
 fn keys(links: &[Link]) -> Vec<String> {
     let mut taken: BTreeSet<String> = links.iter().filter_map(name).map(|name| name.to_string()).collect();
-    // `lo` is the key of the loopback device, so no other device may have this key.
+    // `lo` is the key of the loopback device, so no other device gets this key.
     taken.insert("lo".to_owned());
     let key = |link: &Link| match name(link) {
         Some(name) => name.to_string(),

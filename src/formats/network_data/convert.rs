@@ -143,7 +143,7 @@ impl Method {
             Some("ipv6" | "static6") => Self::Static(Some(Family::Ipv6)),
             Some("static") => Self::Static(None),
             Some("ipv4_dhcp") => Self::Dhcp4,
-            // `ipv6_dhcp` is older than the words that name the kind of DHCPv6. The word requests an address from the
+            // `ipv6_dhcp` is older than the two words that name the kind of DHCPv6, and requests an address from the
             // server.
             Some("ipv6_dhcp" | "ipv6_dhcpv6-stateful") => Self::Dynamic6(Ipv6Dynamic::StatefulDhcp),
             Some("ipv6_dhcpv6-stateless") => Self::Dynamic6(Ipv6Dynamic::StatelessDhcp),

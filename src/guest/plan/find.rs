@@ -41,8 +41,8 @@ fn other_networks(drive: &ConfigDrive) -> Vec<Diagnostic> {
     in_meta_data.into_iter().chain(drive.other_network.as_ref().map(place)).collect()
 }
 
-/// Reads a document from a path of the command line. The size is limited, because the path may be an endless pipe by
-/// mistake.
+/// Reads a document from a path of the command line, or from standard input. The size is limited, because the input may
+/// be an endless pipe by mistake.
 fn read_document(from: impl Read) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     // One byte more than the limit, so that the parser reports a document that is too long.
@@ -151,7 +151,7 @@ impl Planner<'_> {
                 self.document(path.display().to_string(), File::open(path).and_then(read_document))
             }
             Err(e @ SearchError::NoDrive { .. }) if path.is_file() => {
-                Err(Stop::Refused(format!("{e}; a document alone is for glowplug check")))
+                Err(Stop::Refused(format!("{e}; glowplug check accepts a document alone")))
             }
             Err(e) => Err(Stop::Refused(Chain(&e).to_string())),
         }

@@ -11,7 +11,7 @@ use crate::diagnostic::{Diagnostic, Diagnostics};
 /// bytes are a whole key of the kind that the line names. So a truncated key is rejected here, and not only at the
 /// first login. The names of options are not checked, because newer versions of sshd have further options.
 ///
-/// Two further kinds of keys are refused: DSA keys, which sshd no longer supports, and certificates, which sshd does
+/// Two kinds of whole keys are refused, too: DSA keys, which sshd no longer supports, and certificates, which sshd does
 /// not look for in this file.
 ///
 /// ```

@@ -51,7 +51,7 @@ pub(super) struct Candidate {
     pub(super) why: Why,
 }
 
-/// Reads the metadata of a drive. An error is logged and has no other effect.
+/// Reads the metadata of a drive. An error is logged, and becomes a diagnostic of the metadata.
 pub(super) fn read_meta_data(drive: &ConfigDrive, device: &Path, log: &Logger) -> MetaData {
     let ignored = |reason: &dyn fmt::Display| {
         warn!(log, "ignored the metadata of the drive"; "device" => %device.display(), "reason" => %reason);

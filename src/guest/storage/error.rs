@@ -24,9 +24,9 @@ pub enum SearchError {
         /// Error of the system call.
         source: io::Error,
     },
-    /// A config drive is broken, and no other drive may belong to this machine.
+    /// A config drive or its network document cannot be read.
     Unreadable {
-        /// Path of the broken drive, such as `/dev/vdb`.
+        /// Path of the drive, such as `/dev/vdb`.
         device: PathBuf,
         /// Error of reading the drive.
         source: ReadError,
@@ -88,7 +88,10 @@ impl fmt::Display for SearchError {
             }
             Self::Ambiguous { devices } => {
                 let devices = List(devices);
-                write!(f, "{devices}: config drives that disagree about the network, expected one or the same on each")
+                write!(
+                    f,
+                    "{devices}: config drives that disagree about the network, expected one drive or the same network on each"
+                )
             }
             Self::NoDrive { path } => write!(
                 f,

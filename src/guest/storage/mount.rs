@@ -23,8 +23,8 @@ pub(super) struct MountedDrive<'a> {
 /// final.
 ///
 /// The kernel mounts a drive if our reader fails, finds no files of a config drive, or cannot read the network
-/// document. Only two errors of the document are final, because the kernel would read the same file: the document is
-/// too large, or is not a regular file.
+/// document. Only two errors of the document are final: the document is too large, or is not a regular file. A symbolic
+/// link on an ISO 9660 drive is such a file, too.
 ///
 /// Our reader comes first, because the first mount of ISO 9660 makes the kernel load a driver, which takes longer than
 /// the rest of a run.

@@ -10,8 +10,8 @@ use slog::{Logger, debug};
 /// Directory of the block devices, below a root.
 pub(super) const BLOCK_DEVICES: &str = "sys/class/block";
 
-/// Prefixes of the names of devices that are never config drives: devices made of other devices or of memory, and
-/// floppy drives, which take seconds to report an error.
+/// Prefixes of the names of devices that are never config drives: devices made of other devices, of files or of memory,
+/// network block devices, and floppy drives, which take seconds to report an error.
 const NOT_DRIVES: [&str; 7] = ["dm-", "fd", "loop", "md", "nbd", "ram", "zram"];
 
 /// Largest size of a small device, in sectors of 512 bytes: 64 MiB, the size of OpenStack's drives. KubeVirt's drives
@@ -75,8 +75,8 @@ impl Sysfs<'_> {
         Ok(names)
     }
 
-    /// Whether a device is read before the larger devices. This is never so for a partition, which is part of a device
-    /// that may be large.
+    /// Whether a device is read before the larger devices: a small device, or a device whose size the kernel does not
+    /// report. A partition is not read before them, because it is part of a device that may be large.
     pub(super) fn is_small(&self, name: &str) -> bool {
         let is_partition = self.has(&format!("{BLOCK_DEVICES}/{name}/partition"));
         !is_partition && self.sectors(name).is_none_or(|sectors| sectors <= SMALL)

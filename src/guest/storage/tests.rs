@@ -473,8 +473,7 @@ fn on_a_machine_with_a_random_uuid_drives_that_disagree_are_an_error() {
     let machine = FakeMachine::new(Some(RANDOM));
     machine.device("sr0", config_2(OWN, "{}"));
     machine.device("vdb", config_2(OTHER, "{} "));
-    let expected =
-        "/dev/sr0, /dev/vdb: config drives that disagree about the network, expected one or the same on each";
+    let expected = "/dev/sr0, /dev/vdb: config drives that disagree about the network, expected one drive or the same network on each";
     assert_eq!(machine.error(), expected);
 }
 
@@ -605,8 +604,7 @@ fn drives_that_disagree_are_an_error() {
     let machine = FakeMachine::new(None);
     machine.device("vdb", config_2("", "{}"));
     machine.device("sr0", config_2("", "{} "));
-    let expected =
-        "/dev/sr0, /dev/vdb: config drives that disagree about the network, expected one or the same on each";
+    let expected = "/dev/sr0, /dev/vdb: config drives that disagree about the network, expected one drive or the same network on each";
     assert_eq!(machine.error(), expected);
 }
 
@@ -630,8 +628,7 @@ fn two_drives_with_the_uuid_of_the_machine_are_an_error_at_once_if_they_disagree
     machine.refuse(Errno::EBUSY);
     machine.device("sr0", config_2(OWN, "{}"));
     machine.device("vdb", config_2(OWN, "{} "));
-    let expected =
-        "/dev/sr0, /dev/vdb: config drives that disagree about the network, expected one or the same on each";
+    let expected = "/dev/sr0, /dev/vdb: config drives that disagree about the network, expected one drive or the same network on each";
     assert_eq!(machine.error(), expected);
 }
 

@@ -205,8 +205,8 @@ impl Allocator {
             self.add_conflict(network, address, origin, State::Mismatch, journal);
             return Outcome::Refused;
         }
-        // The other record does not prevent the lease: its unknown machine may be this machine, or it is an earlier
-        // record of this machine. See `Network::is_recorded_by_other`.
+        // The other record does not prevent the lease: its unknown machine may be this machine, or the other record is
+        // an earlier record of this machine. See `Network::is_recorded_by_other`.
         if let Some(other) = of_network.conflict_at(address, |other| *other != **claimant) {
             problems.push(Problem::Duplicate(other));
         }
@@ -282,8 +282,8 @@ impl Allocator {
                     beyond.push(origin.mismatch(address, Problem::Ignored(Ignored::Share)));
                 }
                 Verdict::Reserve(state) => self.add_conflict(&network, address, &origin, state, journal),
-                // The holder is the reporting claimant, for which `add_conflict` adds nothing, or another object of the
-                // same VirtualMachine. Then the report is noted.
+                // If the holder is the reporting claimant, `add_conflict` adds nothing. If the holder is another object
+                // of the same VirtualMachine, `add_conflict` adds the report.
                 Verdict::Lease if kind == Source::Report => {
                     self.add_conflict(&network, address, &origin, State::ByReport, journal);
                 }

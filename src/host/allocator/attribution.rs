@@ -115,7 +115,8 @@ impl Allocator {
         }
         let is_attached = |network: &&Arc<str>| origin.attachments.iter().any(|attached| **attached == ***network);
         let attached: Vec<&Arc<str>> = of_interface.keys().filter(is_attached).collect();
-        // If the record names a network of its object, this network decides, even if it has no pool in the ledger.
+        // If the record names a network of its object, the record belongs to this network, even if the ledger has no
+        // pool on this network.
         let names_attached = origin.network.as_ref().is_some_and(|name| origin.attachments.contains(name));
         if let [network] = attached[..]
             && !names_attached

@@ -97,7 +97,7 @@ impl Allocator {
 
     /// Allocates the addresses that one interface lacks, from the first of its pools that has a free address of each
     /// requested family. The search ends at a pool with closed addresses, because these may be free. Otherwise the
-    /// machine would get an address of an overflow pool, and keep that address for life.
+    /// machine would get an address of an overflow pool, and keep this address until its release.
     fn allocate_one(&mut self, want: &Want, claim: &Claim, journal: &mut Journal) -> Result<(), Refusal> {
         let (begin, mut exhausted) = (journal.changes().len(), Queue::new());
         'pools: for pool in &want.pools {
@@ -139,7 +139,7 @@ impl Allocator {
     /// tried. Suspended pools are left out. If one of the following pools exists, only the first of them is tried:
     ///
     /// - `own`, the pool of the other addresses of the interface
-    /// - the pool that has the named addresses
+    /// - the pool that has all named addresses, or else the first pool of the group
     /// - the pool that keeps an address for the machine
     ///
     /// Otherwise all pools are tried. A sticky claim first tries the pool whose address a machine of the same name

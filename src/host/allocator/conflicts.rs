@@ -36,7 +36,7 @@ pub struct OtherUser {
 // === impl Allocator ===
 
 impl Allocator {
-    /// Whether two users have an address of a network.
+    /// Whether an address of a network has two users.
     #[must_use]
     #[doc(hidden)]
     pub fn is_conflict(&self, network: &str, address: IpAddr) -> bool {

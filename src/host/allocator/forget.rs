@@ -100,7 +100,7 @@ mod tests {
         std::net::Ipv4Addr::from(0x0a00_0000 + number).into()
     }
 
-    /// A lease of pool `n/p`, released at this second.
+    /// A lease of pool `n/p`, released at this second. `None`: the lease is held.
     fn lease(kind: HolderKind, name: &str, released: Option<i64>) -> Lease {
         let machine = Machine::new("n", name, format!("{name} {released:?}")).of_kind(kind);
         Lease {
@@ -125,7 +125,7 @@ mod tests {
         allocator
     }
 
-    /// Forgets leases at a second, and returns the numbers of their addresses.
+    /// Forgets leases at this second, and returns the numbers of their addresses.
     fn forgotten(allocator: &mut Allocator, sticky: &[&str], second: i64) -> BTreeSet<u32> {
         let number = |address: IpAddr| match address {
             IpAddr::V4(address) => u32::from(address) - 0x0a00_0000,

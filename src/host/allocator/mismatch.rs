@@ -15,8 +15,8 @@ pub struct Adoption {
     pub adopted: usize,
     /// Number of addresses that the claimant of their record already held.
     pub known: usize,
-    /// The addresses that are reserved for the claimant of their record, and that need no lease: for example, a pool
-    /// excludes them. In the order of the records.
+    /// Addresses that are reserved for the claimant of their record and need no lease, in the order of the records. For
+    /// example, a pool excludes such an address.
     pub reserved: Vec<(Claimant, IpAddr)>,
     /// The addresses that contradict the ledger or the pools, in the order of the records.
     pub mismatches: Vec<Mismatch>,
@@ -57,11 +57,11 @@ pub enum Problem {
     OtherNetwork(String),
     /// The record belongs to the pool with this name, which does not have the address. The machine keeps the address.
     OutOfPool(String),
-    /// The record belongs to the pool with this name, and the address is reserved on the network of the pool. The
-    /// address is not allocated before the machine is gone. If the machine already held the address, it keeps the
-    /// address.
+    /// The record belongs to the pool with this name, and the address is reserved in this pool or on its network. No
+    /// other machine gets the address before the machine of the record is gone.
     Reserved(String, Option<ReservedAddress>),
-    /// The prefix length of the pool, which differs from that of the record. The machine keeps that of the record.
+    /// The prefix length of the pool, which differs from the prefix length in the record. The machine keeps the prefix
+    /// length of its record.
     Prefix(u8),
     /// The record has no effect, for this reason.
     Ignored(Ignored),

@@ -28,13 +28,13 @@ pub(super) struct Network {
     // Machines of `conflicts` whose objects no longer record the address. The address stays reserved for the machine.
     // The caller reports these machines, and no ledger stores them.
     ended: BTreeMap<IpAddr, BTreeSet<Machine>>,
-    // Addresses that running guests report, or that Services and Clusters use, with these claimants and the sources of
-    // the reports. The caller sets the reports, and no ledger stores them.
+    // Addresses that running guests report, or that Services and Clusters use. Each address has its claimants, each
+    // with the source of the report. The caller sets the reports, and no ledger stores the reports.
     reports: BTreeMap<IpAddr, BTreeMap<Claimant, Arc<str>>>,
     // Reuse delays that are not over. Each has its end and its address.
     delays: BTreeSet<(Timestamp, IpAddr)>,
     pools: Vec<Arc<Pool>>,
-    // Namespaces whose machines any of the pools serves, and namespaces whose claims any of the pools serves.
+    // Namespaces of the machines, and namespaces of the claims, that at least one of the pools serves.
     machines: Vec<Namespaces>,
     claims: Vec<Namespaces>,
     // The ranges of all pools, sorted.

@@ -14,7 +14,8 @@ pub(super) struct PoolState {
     pub(super) pool: Arc<Pool>,
     // The pool without the addresses that other pools of the network reserve.
     pub(super) offered: Pool,
-    // Pre-allocated addresses that the network reserves for no other reason, except that this pool may exclude them.
+    // Pre-allocated addresses that the pool can allocate to their machines: only the pre-allocation, and possibly an
+    // exclusion of this pool, reserves such an address.
     pub(super) pre_allocated: BTreeSet<IpAddr>,
     // One set for each subnet, in the order of the subnets. The sets include the reserved first and last addresses of
     // subnets: see `Network::free_of`.

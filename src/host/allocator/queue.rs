@@ -15,7 +15,7 @@ pub(super) struct Queues {
     // The machines in each queue, by their namespace.
     pub(super) turns: BTreeMap<Queue, BTreeMap<String, BTreeSet<Turn>>>,
     // Waiting machines that try to get an address even if their pools have no free address: their claim is sticky, a
-    // pool keeps the address for the machine, or a machine of the same name held the address last.
+    // pool keeps an address for the machine, or a machine of the same name was the last holder of an address.
     pub(super) entitled: BTreeSet<Turn>,
     // Waiting machines whose claim needs no further address, or can never be served. The next decision removes these
     // machines.

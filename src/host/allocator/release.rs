@@ -1,4 +1,4 @@
-//! Releases, and the searches for machines that come before a release.
+//! Releases addresses, and records the searches for machines that come before a release.
 
 use std::net::IpAddr;
 use std::sync::Arc;

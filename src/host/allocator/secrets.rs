@@ -1,4 +1,4 @@
-//! Records in the leases of a machine the names of the Secrets from which its guests may read the addresses.
+//! Keeps in each lease of a machine the names of the Secrets from which its guests may read the addresses.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

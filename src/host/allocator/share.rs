@@ -11,9 +11,9 @@ use crate::host::claim::{Claimant, Lease, Machine};
 use crate::host::may_record::Source;
 use crate::network::{Family, InterfaceName};
 
-/// The share of a namespace is the size of the pool, divided by this number. Records of one namespace without a lease
-/// reserve at most its share of a shared pool. A pool that serves several namespaces keeps at most this share for
-/// guests of one namespace that migrated to another cluster.
+/// The share of a namespace is the size of the pool, divided by this number. The share limits how many addresses of a
+/// shared pool records of the namespace reserve without a lease. In a pool that serves several namespaces, the share
+/// also limits how many addresses are kept for guests of the namespace that migrated to another cluster.
 const PART: u128 = 4;
 
 /// The share of a namespace in an external pool, for guests that migrated. The size of an external pool is not known.
@@ -43,8 +43,8 @@ impl Allocator {
         let (Some(state), Some(space)) = (self.networks.get(network), of.pool().space(Family::of(address))) else {
             return false;
         };
-        // If a user of another namespace records or reports the address, too, the address is reserved despite the
-        // limit: the machine of this record may still use the address.
+        // If no machine holds the address, and a user of another namespace records or reports the address, too, the
+        // address is reserved despite the limit: the machine of this record may still use the address.
         let is_of_other = |other: &Claimant| other.machine.served_in() != machine.served_in();
         let is_contested = || {
             state.held_at(address).is_none()

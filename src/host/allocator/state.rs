@@ -124,7 +124,7 @@ impl Allocator {
         self.apply_all(before);
     }
 
-    /// Applies a change and records it in the journal.
+    /// Applies a change and adds the change to the journal. Does nothing if the ledger refuses to change the lease.
     pub(super) fn decide(&mut self, change: Change, journal: &mut Journal) {
         if let Change::Lease { network, address, .. } = &change
             && self.is_refused(network, *address)

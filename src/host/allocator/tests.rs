@@ -421,7 +421,7 @@ fn without_a_known_node_pool_an_attached_network_decides_before_the_network_of_t
 }
 
 #[test]
-fn a_network_of_the_record_and_of_its_object_decides_even_if_it_has_no_pool() {
+fn a_record_belongs_to_no_pool_if_it_names_a_network_of_its_object_that_has_no_pool() {
     let rest = "addresses: [10.0.0.10-10.0.0.20], machineNetwork: [{cidr: 10.0.0.0/24}]";
     let mut allocator = allocator([on("infra/vlan10", "a", rest)], []);
     let attachments = vec!["infra/vlan10".to_owned(), "infra/vlan20".to_owned()];
@@ -622,7 +622,7 @@ fn a_resize_without_a_template_keeps_the_addresses_that_the_template_reserved() 
 }
 
 #[test]
-fn an_ambiguous_rename_is_not_assumed() {
+fn a_new_pool_that_can_be_either_of_two_old_pools_is_no_rename() {
     let of = |name: &str, addresses: &str| {
         on("vlan10", name, &format!("addresses: [{addresses}], machineNetwork: [{{cidr: 10.0.0.0/24}}]"))
     };
@@ -689,7 +689,7 @@ fn a_waiting_machine_that_needs_no_address_any_more_leaves_the_queue() {
 }
 
 #[test]
-fn a_waiting_machine_whose_missing_family_left_the_pool_leaves_the_queue() {
+fn a_waiting_machine_leaves_the_queue_when_the_pool_loses_the_family_that_the_machine_lacks() {
     let both = on(
         "vlan10",
         "a",

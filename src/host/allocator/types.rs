@@ -38,7 +38,7 @@ pub enum ClaimError {
     Nothing,
     /// No pool has this name.
     UnknownPool(String),
-    /// A pool of a request cannot be the overflow of its first pool.
+    /// A pool of a request cannot be the overflow of the first pool of this request.
     NoOverflow(Box<NoOverflow>),
     /// The pool with this name allocates nothing for now, see
     /// [`Registry::suspend`](crate::host::registry::Registry::suspend).
@@ -126,7 +126,8 @@ pub struct Usage {
     pub excluded: u128,
     /// Addresses that are neither held nor excluded, and that an object records.
     pub by_record: u128,
-    /// Addresses that are neither held, excluded nor recorded, and that a running guest reports.
+    /// Addresses that are neither held, excluded nor recorded, and that a running guest reports, or a Service or
+    /// Cluster uses.
     pub by_report: u128,
     /// Addresses in their reuse delay.
     pub reuse_delay: u128,

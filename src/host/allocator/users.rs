@@ -51,7 +51,7 @@ impl User<'_> {
         Claimant { machine: self.machine.clone(), interface: self.interface }
     }
 
-    /// Whether this user is the holder, or the guest of the holder.
+    /// Whether this user is the holder, or another object of the holder's VirtualMachine, such as its guest.
     pub(super) fn is_of(&self, holder: &User<'_>) -> bool {
         self.machine == holder.machine
             || holder.evidence == Evidence::Lease && is_guest_of(self.machine, holder.machine)

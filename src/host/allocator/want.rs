@@ -7,9 +7,9 @@ use super::types::ClaimError;
 use crate::host::claim::Lease;
 use crate::network::Family;
 
-/// The pools for which a claim waits, in the order in which they are tried. Each pool comes with its first requested
-/// family that is exhausted, or with the first requested family if none is. The claim is tried again when one of these
-/// pools has a free address of its family.
+/// The pools for which a claim waits, in the order in which they are tried. Each pool comes with a requested family:
+/// the first exhausted family, or else the first family. The claim is tried again when one of these pools has a free
+/// address of its family.
 pub(super) type Queue = Vec<(Arc<str>, Family)>;
 
 /// Changes that serve a claim: addresses to allocate, and held addresses that move to another pool.

@@ -110,7 +110,7 @@ impl Draft {
             } else if let Some(kind) = dynamic_kind(&entry, grant.allocation) {
                 let path = NETWORKS.index(index);
                 let expected =
-                    "a network that takes the address of the pool, such as ipv4 or ipv6, or none of its family";
+                    "a network that takes the address of the pool, such as ipv4 or ipv6, or no network of this family";
                 let problem = "DHCP together with an address of the pool";
                 self.diagnostics.push(Diagnostic::error(path.field("type"), problem, kind, expected));
             }
@@ -224,7 +224,7 @@ impl Draft {
                 };
                 if let Some(first) = added.get(&family) {
                     let path = format!("gateway of interface {interface}");
-                    let because = format!("interface {first} before it has the default route");
+                    let because = format!("interface {first} already has the default route");
                     self.diagnostics.push(Diagnostic::ignored(path, gateway, &because));
                 } else {
                     add_route(entry, address::everywhere(family), *gateway);

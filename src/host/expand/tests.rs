@@ -208,12 +208,12 @@ fn several_interfaces_share_one_document_with_one_default_route_of_each_family()
     let warnings = |document: &Document| document.warnings().iter().map(ToString::to_string).collect::<Vec<_>>();
     assert_eq!(
         warnings(&document),
-        [r#"gateway of interface eno102: "10.1.0.1" ignored, interface eno101 before it has the default route"#]
+        [r#"gateway of interface eno102: "10.1.0.1" ignored, interface eno101 already has the default route"#]
     );
     let reversed = template.expand(&[grants[1].clone(), grants[0].clone()]).unwrap();
     assert_eq!(
         warnings(&reversed),
-        [r#"gateway of interface eno101: "10.0.0.1" ignored, interface eno102 before it has the default route"#]
+        [r#"gateway of interface eno101: "10.0.0.1" ignored, interface eno102 already has the default route"#]
     );
     let twice = template.expand(&[grants[0].clone(), grants[0].clone()]);
     assert_eq!(twice.unwrap_err().to_string(), "interface eno101 is given twice, expected once");
@@ -451,7 +451,7 @@ refuses! {
     a_family_without_an_address: networks(json!([network("ipv4", json!({})), network("ipv6", json!({}))])), ["10.0.0.5/24"]
         => r#"networks[1].type: no IPv6 address for a network of type "ipv6", expected one from the pool"#;
     dhcp_together_with_an_address: networks(json!([network("ipv4_dhcp", json!({}))])), BOTH
-        => r#"networks[0].type: DHCP together with an address of the pool "ipv4_dhcp", expected a network that takes the address of the pool, such as ipv4 or ipv6, or none of its family"#;
+        => r#"networks[0].type: DHCP together with an address of the pool "ipv4_dhcp", expected a network that takes the address of the pool, such as ipv4 or ipv6, or no network of this family"#;
     a_second_network_of_a_family: networks(json!([network("ipv4", json!({})), network("static", json!({}))])), BOTH
         => r#"networks[1]: second IPv4 network, after networks[0], on "eno101", expected one for each family"#;
     a_netmask_that_differs_from_that_of_the_pool: networks(json!([network("ipv4", json!({"netmask": "255.255.0.0"}))])), BOTH
@@ -490,8 +490,8 @@ fn an_invalid_template_is_refused() {
     assert_eq!(parsed("{services: []}"), parsed(r#"{"services": []}"#));
     assert_eq!(
         refusal(r#"{"links": [{"id": "a", "x": 1.5}], "y": [18446744073709551615]}"#),
-        "links[0].x: number that cannot be kept \"1.5\", expected a whole number of 64 bits, or a text; \
-         y[0]: number that cannot be kept \"18446744073709552000\", expected a whole number of 64 bits, or a text"
+        "links[0].x: number that cannot be kept \"1.5\", expected a whole number of 64 bits, or a string; \
+         y[0]: number that cannot be kept \"18446744073709552000\", expected a whole number of 64 bits, or a string"
     );
     assert_eq!(
         refusal("{\"links\": [1}"),

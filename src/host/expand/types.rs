@@ -14,7 +14,7 @@ use crate::network::{InterfaceName, NetworkConfig};
 /// The addresses and settings of one interface.
 #[derive(Clone, Debug)]
 pub struct Grant<'a> {
-    /// Interface and its addresses.
+    /// The interface and its addresses.
     pub allocation: &'a Allocation,
     /// Settings of the pool.
     pub settings: Settings,
@@ -92,7 +92,8 @@ impl Document {
         Ok(Self { text, warnings })
     }
 
-    /// Warnings of the guest about this document, and about gateways without a route, sorted by their paths.
+    /// Warnings of the guest about this document, and about gateways without a route, sorted by their paths. In a
+    /// network-config, the warnings about settings that the format cannot express follow.
     #[must_use]
     pub fn warnings(&self) -> &[Diagnostic] {
         &self.warnings

@@ -27,8 +27,9 @@ use rows::{Octets, Time, claimant, is_damage, reading, sqlite_error, writing};
 ///
 /// A commit is on the disk when it returns: SQLite synchronises the write-ahead log at each commit. The database itself
 /// rejects a lease of an address that another claimant holds. The database also records which rows have changed, so
-/// that another process reads only these rows again. Each row has a checksum, and each table has the sum of these
-/// checksums: a damaged table is an error.
+/// that another process reads only these rows again. Each row of the tables of pools, leases, conflicts, waiting
+/// machines and missing machines has a checksum, and the ledger has the sum of the checksums of each of these tables:
+/// a damaged table is an error.
 ///
 /// The file and its two companions (`-wal`, `-shm`) belong together. They must be on a disk of this host, because locks
 /// and shared memory do not work between hosts. The companions stay when no process has the ledger open, because a
@@ -79,7 +80,7 @@ const SCHEMA: &str = include_str!("schema-2.sql");
 /// Number of changes that are kept for processes that are behind. A process that is further behind reads everything.
 const CHANGES_KEPT: i64 = 10_000;
 
-/// Number of earlier holders that are kept, the latest ones: about 20 MiB.
+/// Number of earlier holders that the ledger keeps, about 20 MiB. The oldest of them are removed first.
 const HISTORY_KEPT: i64 = 100_000;
 
 // === impl SqliteLedger ===
@@ -271,7 +272,7 @@ impl SqliteLedger {
 }
 
 /// Moves the log into the file, so that the file alone is a whole copy of the ledger, and leaves the log empty. If
-/// another process has the ledger open, the other process does this later.
+/// another process uses the ledger at this moment, a later close of the ledger moves the log.
 impl Drop for SqliteLedger {
     fn drop(&mut self) {
         let _ = self.connection.busy_handler(None);

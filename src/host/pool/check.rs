@@ -56,7 +56,7 @@ impl Pool {
     ///   prefix length is that of the CIDRs among the pool's own addresses, if these CIDRs agree and contain all other
     ///   addresses. No other value is used as the prefix length.
     /// - A pool without `subnets` has one prefix length of each family, because its machines are on one network.
-    /// - A gateway must be in the subnet of every machine, unless [`PoolSpec::on_link_gateway`] is set.
+    /// - A gateway must be link-local or in the subnet of every machine, unless [`PoolSpec::on_link_gateway`] is set.
     ///
     /// `None` when the pool has an error. An error that was found while the document was read counts, too. The other
     /// pools of the document stay usable.

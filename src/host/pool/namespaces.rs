@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_of_namespaces_covers_each_smaller_set() {
+    fn a_set_of_namespaces_covers_exactly_the_sets_that_it_contains() {
         let sets = [
             Namespaces::every(),
             Namespaces::of_clusters_in("a"),

@@ -13,7 +13,7 @@ use crate::network::Family;
 pub struct Overlap<'a> {
     /// The two pools, in the given order.
     pub pools: [&'a Pool; 2],
-    /// Addresses that both pools offer.
+    /// Addresses that both pools offer. Ends of subnets inside a range are included, although no pool offers them.
     pub addresses: AddressSet,
 }
 
@@ -23,8 +23,8 @@ pub struct Overlap<'a> {
 pub struct Overlaps<'a> {
     /// At most [`Overlaps::KEPT`] overlaps, in the order of their pools.
     pub kept: Vec<Overlap<'a>>,
-    /// Whether further overlaps, or further addresses of these overlaps, were left out. They appear after these
-    /// overlaps are fixed.
+    /// Whether further overlaps, or further addresses of these overlaps, were left out. Another search finds what was
+    /// left out after the kept overlaps are fixed.
     pub is_cut: bool,
 }
 
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn many_ranges_are_counted_in_the_message_and_kept_in_the_value() {
+    fn a_message_names_eight_ranges_of_an_overlap_and_the_value_has_all_of_them() {
         let every_second: Vec<String> = (1..=20).map(|at| format!("10.0.0.{}", at * 2)).collect();
         let a = format!(
             "{{name: a, network: 'n', addresses: [{}], machineNetwork: [{{cidr: 10.0.0.0/24}}]}}",

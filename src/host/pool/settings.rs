@@ -40,7 +40,7 @@ pub struct StaticRoute {
     pub via: IpAddr,
 }
 
-/// The settings as users write them, not checked yet. The names are those of a document.
+/// The settings as users write them, not checked yet. The members have the same names as in a document.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 #[doc(hidden)]
@@ -77,7 +77,7 @@ pub struct RouteSpec {
 pub(super) struct Check<'a> {
     /// Returns the path of a member of the settings.
     pub(super) at: &'a dyn Fn(&str) -> String,
-    /// The families of the addresses. Empty: they are not known.
+    /// The families of the addresses. Empty: the families are not known.
     pub(super) families: BTreeSet<Family>,
     pub(super) diagnostics: &'a mut Diagnostics,
 }

@@ -51,7 +51,7 @@ pub struct PoolSpec {
     /// Whether the document has an empty list of subnets.
     pub has_no_subnet: bool,
     /// Prefix length of the addresses, in a pool of one family. 0: the addresses have no common subnet. `None`: the
-    /// prefix length comes from the subnets or the template.
+    /// prefix length comes from `machineNetwork`, the template, or the CIDRs among the addresses.
     pub prefix: Option<i64>,
     /// Whether the ends of subnets are allocated, too. Key in a document: `allocateReservedIPAddresses`.
     pub allocate_reserved_ip_addresses: bool,
@@ -70,9 +70,10 @@ pub struct PoolSpec {
     /// Whether the object of the pool says which machines get addresses without a claim. A GlobalStaticIPPool that
     /// selects no machines serves the claims of every namespace and no machine.
     pub selects_machines: bool,
-    /// Template of a StaticIPPool for its machines. `None`: the pool has no template.
+    /// Template of a pool object for its machines. `None`: the pool has no template.
     pub template: Option<String>,
-    /// Creation time of the NodePool. `None` when unknown. If two pools overlap, the younger pool allocates no address.
+    /// Creation time of the NodePool, or of the object of the pool. `None` when unknown. If two pools overlap, the
+    /// younger pool allocates no address.
     pub created: Option<Timestamp>,
     /// Whether the object of the pool is being deleted. Such a pool allocates no address.
     pub is_deleted: bool,

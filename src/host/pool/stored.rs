@@ -78,7 +78,7 @@ struct StoredSubnet {
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct PoolDifference {
-    /// Name of the member, such as `addresses` or `IPv4 prefix length`.
+    /// Name of the member, such as `gateway` or `IPv4 prefix length`.
     pub member: String,
     /// Value of the member in the given pool, for messages.
     pub given: String,
@@ -219,7 +219,7 @@ impl Pool {
             members.push((format!("{family} prefix length"), value(&lengths)));
             let ends = |space: &Space| (!space.reserves_ends).to_string();
             members.push((format!("{family} allocateReservedIPAddresses"), value(&ends)));
-            // For a pool with one subnet, the other members already have all values.
+            // If the only subnet has the settings of the pool, the other members already have all values.
             let subnets = |space: &Space| match space.subnets.as_slice() {
                 [subnet] if subnet.settings == self.settings => "one".to_owned(),
                 all => list(all.iter().map(ToString::to_string).collect()),

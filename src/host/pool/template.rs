@@ -19,15 +19,15 @@ pub struct TemplateFacts {
     pub gateways: BTreeSet<IpAddr>,
     /// Name servers of the machine.
     pub nameservers: BTreeSet<IpAddr>,
-    /// Other addresses: those of other interfaces, and their gateways.
+    /// Other addresses that the template names, such as the addresses and gateways of other interfaces.
     pub addresses: BTreeSet<IpAddr>,
-    /// Warnings about links that afterburn does not read completely. Paths begin in the template. A
-    /// [`Pool`](super::Pool) reports them when it is made, and does not keep them.
+    /// Warnings about links that afterburn does not read completely. Paths begin in the template.
+    /// [`Pool::new`](super::Pool::new) reports these warnings, and the pool does not keep the warnings.
     pub unread: Vec<Diagnostic>,
 }
 
 impl TemplateFacts {
-    /// All addresses, in no order.
+    /// All addresses, in no particular order.
     pub(crate) fn all(&self) -> impl Iterator<Item = IpAddr> {
         self.gateways.iter().chain(&self.nameservers).chain(&self.addresses).copied()
     }

@@ -11,7 +11,8 @@ use crate::network::InterfaceName;
 #[derive(Debug)]
 pub(super) struct Hold {
     pub(super) interface: InterfaceName,
-    /// Sorted, without repeats. An address recorded without a prefix length has the full length (/32, /128).
+    /// The addresses, sorted and without repeats. An address recorded without a prefix length has the full length (/32,
+    /// /128).
     pub(super) addresses: Vec<IpNetwork>,
     /// Network that the record names, spelled as in pools.
     pub(super) network: Option<String>,

@@ -3,8 +3,8 @@
 /// Start of the key of the annotation that records addresses; the name of the interface follows.
 pub const ANNOTATION_PREFIX: &str = "kubevirt.cluster.x-k8s.io/allocated-ip-";
 
-/// Annotation that HyperShift sets to the NodePool of a machine, as `namespace/name`. Cluster API copies the annotation
-/// from the MachineDeployment to the KubevirtMachine.
+/// Annotation in which HyperShift writes the NodePool of a machine, as `namespace/name`. Cluster API copies the
+/// annotation from the MachineDeployment to the KubevirtMachine.
 pub const NODE_POOL_ANNOTATION: &str = "hypershift.openshift.io/nodePool";
 
 /// Start of the key of our own annotation with the network of a record; the name of the interface follows. The formats

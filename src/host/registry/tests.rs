@@ -71,7 +71,7 @@ fn names(allocations: &[Allocation]) -> Vec<&str> {
 }
 
 #[test]
-fn machines_that_waited_are_served_before_new_claims_and_are_returned() {
+fn waiting_machines_are_served_before_new_claims_and_are_in_the_result() {
     let mut delayed = one_address("one", "10.0.0.8/32");
     delayed.reuse_delay = Duration::from_millis(10);
     let mut registry = registry([delayed]);
@@ -143,7 +143,7 @@ impl Transaction for &mut LosesAnswer {
 }
 
 #[test]
-fn a_waiting_machine_that_was_served_is_returned_later_if_the_ledger_lost_its_answer() {
+fn a_later_release_reports_a_waiting_machine_whose_lease_the_ledger_stored_without_an_answer() {
     let loses = Rc::default();
     let ledger = LosesAnswer { loses: Rc::clone(&loses), ..LosesAnswer::default() };
     let mut registry = Registry::open(ledger).unwrap();

@@ -327,7 +327,7 @@ impl Check<'_> {
                     }
                     None => drop(self.taken.insert(address, at.path.clone())),
                 }
-                // The check of the device reports an address that is its own gateway.
+                // The check of each device reports an address that is also the gateway of this device.
                 let is_own = gateway.as_ref().is_some_and(|gateway| gateway.value == address);
                 if let Some((what, path)) = self.servers.get(&address).filter(|_| !is_own) {
                     let (problem, expected) =

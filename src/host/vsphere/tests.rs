@@ -193,7 +193,7 @@ fn every_mistake_of_a_machine_is_reported_at_once() {
         "[0].nameservers: too many name servers \"4\", expected at most 3",
         "[0].nameservers[0]: invalid address \"dns\", expected an IPv4 or IPv6 address",
         "[0].nameservers[2]: address with a zone \"fe80::1%eth0\", expected an address without a zone",
-        "[0].networkName: invalid value \"1\", expected a string: in YAML, in quotes",
+        "[0].networkName: invalid value \"1\", expected a string, written with quotes in YAML",
         "[1]: invalid device \"lab\", expected an object",
     ];
     let severity = |text: &str| if text.contains("too many name servers") { "warning" } else { "error" };
@@ -404,7 +404,7 @@ refused! {
         "platform.vsphere.hosts[3].networkDevice.ipAddrs[0]: broadcast address \"192.168.101.255/24\", expected another address of the subnet"];
     a_gateway_outside_the_subnet: "192.168.101.245/24" => "192.168.102.245/24", [
         "platform.vsphere.hosts[3].networkDevice.gateway: gateway outside the subnet \"192.168.101.1\", expected an address of 192.168.102.0/24"];
-    pools_and_names_of_earlier_drafts: "gateway: 192.168.101.1}" => "gateway4: 192.168.101.1, addressesFromPools: []}", [
+    members_that_a_host_of_the_installer_does_not_have: "gateway: 192.168.101.1}" => "gateway4: 192.168.101.1, addressesFromPools: []}", [
         "platform.vsphere.hosts[3].networkDevice.addressesFromPools: unknown key, expected one of gateway, ipAddrs, nameservers",
         "platform.vsphere.hosts[3].networkDevice.gateway4: unknown key, expected one of gateway, ipAddrs, nameservers"];
     no_hosts: "    hosts:\n" => "    hosts: []\n    rest:\n", [

@@ -413,7 +413,7 @@ renders_for! {
     network_legacy::render,
     in_network_legacy_a_static_ipv4_address_has_one_argument: [nic(1).v4("10.0.0.5/24").via("0.0.0.0/0", "10.0.0.1").mtu(1400)]
         => "ip=10.0.0.5::10.0.0.1:24::[52:54:00:12:34:01]:none:1400";
-    in_network_legacy_of_two_static_families_ipv4_is_kept:
+    network_legacy_keeps_ipv4_if_both_families_are_static:
         [
             nic(1).v4("10.0.0.5/24").via("0.0.0.0/0", "10.0.0.1").v6("2001:db8::5/64").via("::/0", "2001:db8::1")
         ]

@@ -19,7 +19,7 @@ struct Rule<'r>(&'r RoutingRule, u32);
 // === impl Render ===
 
 impl Render<'_, '_> {
-    /// Writes the routes of one family.
+    /// Writes the routes and the routing rules of one family.
     pub(super) fn routes(&mut self, index: LinkIndex, ipv4: bool, text: &mut Text) {
         let link = self.config.link(index);
         self.ignore_routes_of(link, ipv4);
@@ -51,7 +51,7 @@ impl Render<'_, '_> {
         [true, false].into_iter().for_each(|ipv4| self.ignore_routes_of(link, ipv4));
     }
 
-    /// Warns about the routes of a family in which the link has no address.
+    /// Warns about the routes and the routing rules of a family in which the link has no address.
     pub(super) fn ignore_routes_of(&mut self, link: &Link, ipv4: bool) {
         let of_family = link.routes.iter().filter(|route| route.destination().is_ipv4() == ipv4);
         for route in of_family.filter(|route| !link.can_route(route)) {

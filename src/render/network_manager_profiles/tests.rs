@@ -45,7 +45,7 @@ fn rendered(links: Vec<Link>) -> (String, Vec<String>, Vec<String>) {
 }
 
 #[test]
-fn a_static_nic_has_its_routes_with_metrics_and_leaves_ipv6_to_the_kernel() {
+fn a_nic_with_a_static_address_has_routes_with_metrics_and_leaves_ipv6_to_the_kernel() {
     let mut link = with_ipv4(nic(1), "10.0.0.5/24");
     let route =
         |gateway: &str, metric| Route::new("0.0.0.0/0".parse().unwrap(), Some(gateway.parse().unwrap()), metric);
@@ -131,7 +131,7 @@ fn an_earlier_pattern_has_a_higher_priority_and_at_most_99_patterns_are_accepted
     let priorities: Vec<usize> = profiles[200..].iter().map(priority).collect();
     assert_eq!((priorities, diagnostics), ((1..=99).rev().collect(), Vec::new()));
     links.push(pattern(&["en*"], &[]));
-    let error = r#"links[0]: too many NICs by a pattern "more than 99", expected at most 99"#;
+    let error = r#"links[0]: too many NICs identified by a pattern "more than 99", expected at most 99"#;
     assert_eq!(rendered(links).2, [error]);
 }
 

@@ -52,7 +52,7 @@ fn not_given(name: &str) -> String {
 }
 
 #[test]
-fn a_static_nic_is_matched_by_its_mac_address() {
+fn a_nic_with_a_static_address_is_matched_by_its_mac_address() {
     let (files, diagnostics) = rendered(vec![with_ipv4(nic(1), "10.0.0.5/24", Some("10.0.0.1"))]);
     let text = "[Match]\nMACAddress=52:54:00:12:34:01\nKind=!bond bridge vlan\n\n\
                 [Network]\nLinkLocalAddressing=ipv6\nAddress=10.0.0.5/24\n\n\
@@ -108,7 +108,7 @@ fn a_bond_has_the_mac_address_of_its_first_member_and_monitors_the_carrier_of_it
 }
 
 #[test]
-fn a_bridge_over_a_nic_identified_by_name_keeps_the_mac_address_of_the_kernel() {
+fn a_bridge_on_a_nic_without_a_known_mac_address_gets_a_mac_address_from_the_kernel() {
     let nic = link(LinkKind::Nic(Nic::Name(name("eno1"))));
     let bridge = LinkKind::Bridge { name: name("br0"), ports: vec![LinkIndex(0)], options: BridgeOptions::default() };
     let (files, _) = rendered(vec![nic, link(bridge)]);
@@ -155,7 +155,7 @@ fn name_servers_and_domains_of_a_link_without_addresses_are_ignored() {
     let mut diagnostics = Diagnostics::default();
     render(&config, &mut diagnostics);
     let shown: Vec<String> = diagnostics.kept().iter().map(ToString::to_string).collect();
-    let because = "no link has an address";
+    let because = "only a link with an address has name servers and search domains";
     assert_eq!(
         shown,
         [

@@ -91,8 +91,8 @@ fn each_device(document: &mut Value, mut change: impl FnMut(&'static str, &str, 
 
 // === Rewrites of the document ===
 
-/// Whether a text has a MAC address that YAML reads as a number in base 60: six unquoted groups of digits, of which the
-/// last five are below 60.
+/// Whether a text has an unquoted MAC address without letters. YAML reads such an address as a number in base 60 if the
+/// last five groups are below 60.
 fn mac_of_digits(text: &str) -> bool {
     text.split(|c: char| c.is_whitespace() || ",{}[]".contains(c)).any(|word| {
         let groups: Vec<&str> = word.split(':').collect();
@@ -206,7 +206,7 @@ fn illegal_set_names(document: &mut Value) {
 fn no_names(document: &mut Value) {
     for command in commands_mut(document) {
         if text(command, "type") == Some("physical") && text(command, "name").is_none() {
-            // cloud_init.py treats this name as the name of the NIC.
+            // cloud_init.py reports no name for a NIC whose name is `nic` and a number.
             command["name"] = "nic99".into();
         }
     }
@@ -312,7 +312,7 @@ fn set_names_alone(document: &mut Value) {
     });
 }
 
-/// Returns the name in `match`, if `match` has only this name and the name is no pattern.
+/// Returns the name in `match`, if `match` has no MAC address and the name is no pattern.
 fn matched_name(device: &Value) -> Option<&str> {
     let matched = device.get("match")?;
     text(matched, "name").filter(|name| text(matched, "macaddress").is_none() && !name.contains(['*', '?', '[']))

@@ -73,7 +73,7 @@ fn is_nic(link: &Value) -> bool {
 fn nics_twice(document: &mut Value) {
     let mut first: BTreeMap<String, String> = BTreeMap::new();
     let mut aliases = Vec::new();
-    // Keep only links with settings. A link without settings has no effect.
+    // Keep only the NICs that a network, a bond or a VLAN uses, or that have an MTU. The other NICs have no effect.
     let mut wanted: Vec<String> = Vec::new();
     wanted.extend(objects(document, "networks").filter_map(|network| text(network, "link")).map(str::to_owned));
     for link in objects(document, "links") {
@@ -255,7 +255,8 @@ fn bond_options(document: &mut Value) {
     }
 }
 
-/// Returns cloud-init's name of each link by the id of the link. NICs have the names that cloud_init.py gives them.
+/// Returns cloud-init's name of each link by the id of the link. NICs without a name have the names that cloud_init.py
+/// gives them.
 fn names(document: &Value) -> BTreeMap<String, String> {
     let mut names = BTreeMap::new();
     let (mut bonds, mut macs) = (0, BTreeMap::new());
@@ -307,7 +308,7 @@ fn vlans_on_vlans(document: &mut Value) {
     }
 }
 
-/// Returns the key of a link in a meaning.
+/// Returns the key that the link with this id has in `links` of a meaning (see `meaning.rs`).
 fn key(document: &Value, id: &str) -> String {
     let Some(link) = objects(document, "links").find(|link| text(link, "id") == Some(id)) else { return id.to_owned() };
     match text(link, "type") {

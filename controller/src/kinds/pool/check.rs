@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn members_that_pool_files_do_not_have_change_no_address() {
+    fn the_members_sticky_template_and_node_pool_ref_do_not_change_the_addresses_of_a_pool() {
         let plain =
             PoolSpec { network: "default".into(), addresses: vec!["10.0.0.0/24".into()], ..PoolSpec::default() };
         let full = PoolSpec {
@@ -462,7 +462,7 @@ mod tests {
             (
                 false,
                 [
-                    "machineSelector: alone in a GlobalStaticIPPool \"{}\", expected namespaceSelector with it: users \
+                    "machineSelector: alone in a GlobalStaticIPPool \"{}\", expected also namespaceSelector: users \
                      choose the labels of their machines",
                     r#"network: name without a namespace "vlan10", expected namespace/name or default"#,
                     r#"nodePoolRef: not of a GlobalStaticIPPool "{name: workers}", expected nodePoolRefs, each with its namespace"#,

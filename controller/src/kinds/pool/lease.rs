@@ -68,14 +68,16 @@ pub struct LeaseSpec {
     /// End of the reuse delay of a released address. Absent: no delay. Example: `2026-08-15T10:05:00.000000Z`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reuse_after: Option<MicroTime>,
-    /// Secrets in the namespace of the VirtualMachine from which guests of a machine may read the address. Absent for an address
-    /// of a claim, and in a lease of version 0.2.0, whose Secret is `NAME-networkdata`. Example: `workers-8fm2k-networkdata-4hs7c2mzq6ty3kwa`.
+    /// Secrets from which guests of the machine may read the address, in the namespace of its VirtualMachine. Absent
+    /// for an address of a claim, and in a lease of version 0.2.0: that version wrote the Secret `NAME-networkdata`.
+    /// Example: `workers-8fm2k-networkdata-4hs7c2mzq6ty3kwa`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = MOST_SECRETS), inner(length(max = MAX_NAME)))]
     #[schemars(extend("x-kubernetes-list-type" = "set"))]
     pub secrets: Option<BTreeSet<String>>,
-    /// Time when the guest of the machine migrated to another cluster with the address. After the release, no machine gets the
-    /// address for 30 days, or until this lease is deleted. Absent: it did not migrate. Example: `2026-08-15T10:00:00.000000Z`.
+    /// Time when the guest of the machine migrated to another cluster with the address. After the release, no machine
+    /// gets the address for 30 days, or until this lease is deleted. Absent: the guest did not migrate.
+    /// Example: `2026-08-15T10:00:00.000000Z`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub migrated: Option<MicroTime>,
     /// Members that this version does not know. They exist only if the CRD in the cluster is of a later version.
@@ -99,8 +101,8 @@ pub struct Holder {
     /// UID of the object. Example: `0b5f6c4e-77ab-4a0a-9c6e-1b7c5a2f4b11`.
     #[schemars(length(max = MAX_NAME))]
     pub uid: String,
-    /// Interface of the machine that has the address: its name in the guest, or, for a MAC address, in the
-    /// VirtualMachine. Example: `eno101`.
+    /// Name of the interface that has the address. For an IP address, this is the name in the guest. For a MAC address,
+    /// this is the name in the VirtualMachine. Example: `eno101`.
     #[schemars(length(max = MAX_NAME))]
     pub interface: String,
     /// Namespace of the VirtualMachine, if it is not the namespace of the object. Example: `infra`.

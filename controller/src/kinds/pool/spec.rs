@@ -87,14 +87,15 @@ pub struct PoolSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = MAX_ENTRIES), inner(length(max = MAX_ENTRY)))]
     pub addresses: Vec<String>,
-    /// Subnets of the pool, in place of `addresses`, `gateway`, `routes`, `machineNetwork` and `prefix`. An address comes from the
-    /// first subnet that has a free one, and the machine gets the settings of this subnet.
+    /// Subnets of the pool, in place of `addresses`, `gateway`, `routes`, `machineNetwork` and `prefix`. An address
+    /// comes from the first subnet that has a free address, and the machine gets the settings of this subnet.
     /// Example: `[{addresses: [192.168.1.0/24], gateway: [192.168.1.1]}, {addresses: [192.168.2.0/24], gateway: [192.168.2.1]}]`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = MAX_SERVERS))]
     pub subnets: Option<Vec<PoolSubnet>>,
-    /// Another program that chooses the addresses of the machines. The pool adds gateway, name servers and network data.
-    /// Not with `addresses`, and only with `nodePoolRef` or `machineSelector`: such a pool serves no IPAddressClaims.
+    /// Another program that chooses the addresses of the machines. The pool adds gateway, name servers and network
+    /// data. Not with `addresses`, and not in a GlobalStaticIPPool. Requires `nodePoolRef` or `machineSelector`,
+    /// because such a pool serves only machines, and no claims.
     /// Example: `{poolRef: {apiGroup: ipam.cluster.x-k8s.io, kind: InClusterIPPool, name: workers}}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub addresses_from: Option<AddressesFrom>,
@@ -137,9 +138,9 @@ pub struct PoolSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = MAX_SERVERS))]
     pub machine_network: Vec<MachineNetwork>,
-    /// Prefix length of the addresses in a pool of one family, in place of `machineNetwork`. 32, or 128 for IPv6: each address is a
-    /// subnet of its own, and the gateway is on the link. 0: the addresses have no common subnet, which only IPAddressClaims accept.
-    /// Example: `24`.
+    /// Prefix length of the addresses in a pool of one family, in place of `machineNetwork`. 32, or 128 for IPv6: each
+    /// address is a subnet of its own, and the gateway is on the link. 0: the addresses have no common subnet, and only
+    /// IPAddressClaims get them. Example: `24`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub prefix: Option<i32>,
@@ -152,34 +153,38 @@ pub struct PoolSpec {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     #[serde(rename = "allocateReservedIPAddresses")]
     pub allocate_reserved_ip_addresses: bool,
-    /// Whether the gateway may be outside the subnet of the machines: they reach it on the link. Example: `true`.
+    /// Whether the gateway may be outside the subnet of the machines. The machines then reach the gateway on the link.
+    /// Example: `true`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub on_link_gateway: bool,
     /// Seconds after the release of an address in which no other machine gets the address. Example: `300`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub address_reuse_grace_period_seconds: Option<u32>,
-    /// Whether a machine gets the address that a machine of the same namespace and name released last. Example: `true`.
+    /// Whether a claim or machine gets the address that a claim or machine of the same namespace and name released
+    /// last. A VirtualMachine without a KubevirtMachine gets this address in every pool. Example: `true`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub sticky: bool,
-    /// Whether the pool serves IPAMClaims (`k8s.cni.cncf.io`) on its network: it writes their addresses into `status.ips`.
-    /// The network of a claim is the `name` in the configuration of the network attachment definition. No other program
-    /// may serve these claims. Not with `addressesFrom`. Example: `true`.
+    /// Whether the pool serves IPAMClaims (`k8s.cni.cncf.io`) on its network. The controller then writes the addresses
+    /// of these claims into their `status.ips`, and no other program may serve the claims. The network of a claim is
+    /// the `name` in the configuration of the network attachment definition. Not with `addressesFrom`.
+    /// Example: `true`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     #[serde(rename = "serveIPAMClaims")]
     pub serve_ipam_claims: bool,
-    /// Whether the pool also allocates the addresses that Services of type LoadBalancer and the control planes of Clusters have. By
-    /// default, it reserves them as long as these objects exist. Example: `true`.
+    /// Whether the pool also allocates the addresses that Services of type LoadBalancer and the control planes of
+    /// Clusters have. By default, the pool reserves such an address as long as the object exists. Example: `true`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub ignore_neighbours: bool,
-    /// Order of the pools that select one machine for one network, lowest number first. The machine gets addresses of the first pool that
-    /// has free ones. The later pools are the overflow of the first pool. No two of these pools may have the same number. Absent: 0.
-    /// Example: `10`.
+    /// Order of the pools that select one machine for one network, lowest number first. The machine gets addresses of
+    /// the first pool that has free addresses. The later pools are the overflow of the first pool. Each of these pools
+    /// needs a different number. Absent: 0. Example: `10`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = -1000, max = 1000))]
     pub priority: Option<i32>,
-    /// `network_data.json` from which the document of each machine is made, as JSON or YAML. Absent: the document has only links and
-    /// addresses of the pool. Example: `{"links": [{"id": "eno101", "type": "phy", "mtu": 9000}]}`.
+    /// `network_data.json` from which the document of each machine is made, as JSON or YAML. Absent: the document has
+    /// only the interfaces, addresses and settings of the pools of the machine.
+    /// Example: `{"links": [{"id": "eno101", "type": "phy", "mtu": 9000}]}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = MAX_BYTES))]
     pub template: Option<String>,
@@ -194,15 +199,16 @@ pub struct PoolSpec {
     #[schemars(length(max = MAX_NODE_POOLS))]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["namespace", "name"]))]
     pub node_pool_refs: Option<Vec<NamespacedNodePoolRef>>,
-    /// Namespaces, by their labels, whose VirtualMachines get addresses of this GlobalStaticIPPool without a claim. The pool then
-    /// serves only the claims in these namespaces. `machineSelector` selects among the machines. Not with `nodePoolRefs`.
+    /// Selects Namespaces by their labels. The VirtualMachines in these Namespaces get addresses of this
+    /// GlobalStaticIPPool without a claim. The pool then serves only the claims in these Namespaces. `machineSelector`
+    /// selects among the machines. Not with `nodePoolRefs`.
     /// Example: `{matchLabels: {network.example.com/vlan10: "true"}}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "selector")]
     pub namespace_selector: Option<LabelSelector>,
-    /// VirtualMachines of this namespace that get addresses of this pool without a claim. Not with `nodePoolRef`. Neither of the two: the
-    /// pool serves claims only. In a GlobalStaticIPPool, the selector restricts the machines of `namespaceSelector` to those with matching
-    /// labels.
+    /// VirtualMachines of this namespace that get addresses of this pool without a claim. Not with `nodePoolRef`. A
+    /// StaticIPPool without `machineSelector` and `nodePoolRef` serves only claims. In a GlobalStaticIPPool, the
+    /// selector restricts the machines of `namespaceSelector` to those with matching labels.
     /// Example: `{matchLabels: {cluster.x-k8s.io/cluster-name: c1}}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "selector")]
@@ -323,8 +329,8 @@ pub struct AddressesFrom {
     /// Example: `{apiGroup: ipam.cluster.x-k8s.io, kind: GlobalInClusterIPPool, name: workers}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pool_ref: Option<ProviderPoolRef>,
-    /// The IPAMClaim of each machine on the network, which the network provider fills (OVN-Kubernetes with persistent
-    /// addresses). Addresses and prefix lengths come from `status.ips` of the claim. Example: `{}`.
+    /// The IPAMClaim of each machine on the network. The network provider writes the addresses and prefix lengths into
+    /// `status.ips` of the claim. Example of a provider: OVN-Kubernetes with persistent addresses. Example: `{}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ipam_claim: Option<IpamClaimRef>,
 }

@@ -13,7 +13,7 @@ use crate::kinds::schema::{MAX_ENTRY, MAX_LABEL, MAX_NAME, MAX_PATH, conditions,
 
 /// Maximum number of entries in [`PoolStatus::first_waiting`] and in [`PoolStatus::neighbours`].
 pub(crate) const MOST_WAITING: usize = 10;
-/// Maximum number of guests in [`ReportsBeyond::first`].
+/// Maximum number of objects in [`ReportsBeyond::first`].
 pub(crate) const MOST_NAMED: usize = 3;
 /// Maximum number of digits of a count.
 const MAX_DIGITS: usize = 39;
@@ -35,11 +35,12 @@ pub struct PoolStatus {
     #[schemars(length(max = 2))]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["family"]))]
     pub families: Vec<FamilyCount>,
-    /// Number of claims and machines that wait for an address, with the KubevirtMachines whose VirtualMachine the webhook rejects because
-    /// the pool is exhausted. Example: `2`.
+    /// Number of claims and machines that wait for an address, including the KubevirtMachines whose VirtualMachine the
+    /// webhook rejects because the pool is exhausted. Example: `2`.
     #[serde(default)]
     pub waiting: u32,
-    /// The first of these claims and machines, in the order in which they are served, and then those that are rejected, in the same order. Example: `[{name: workers-8fm2k, …}]`.
+    /// The first claims and machines of `waiting`: first the objects that wait, in the order in which they are served,
+    /// then the rejected KubevirtMachines, in the same order. Example: `[{name: workers-8fm2k, …}]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = MOST_WAITING))]
     pub first_waiting: Vec<Waiting>,
@@ -67,11 +68,12 @@ pub struct PoolStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = MOST_WAITING))]
     pub neighbours: Vec<Neighbour>,
-    /// `Ready`: the pool allocates addresses. `Stalled`: the pool allocates no addresses before a user changes it. `Exhausted`: the pool
-    /// has no free address of a family. `DuplicateRecords`: two users have the same address of the pool. `NodePoolFound`: every NodePool of
-    /// the pool exists. `NamespacesListed`: the controller knows the labels of Namespaces, by which the pool selects. `SchemaViolated`: the
-    /// specification was stored under an earlier schema, and the current schema does not allow all of it. `UnreadableLeases`: leases of the
-    /// pool cannot be read, and their addresses are not allocated.
+    /// `Ready`: the pool allocates addresses. `Stalled`: the pool allocates no addresses before a user changes it.
+    /// `Exhausted`: the pool has no free address of a family. `DuplicateRecords`: two users have the same address of
+    /// the pool. `NodePoolFound`: every NodePool of the pool exists. `NamespacesListed`: the pool selects by labels of
+    /// Namespaces, and the controller knows these labels. `SchemaViolated`: the specification was stored under an
+    /// earlier schema, and the current schema does not allow all of it. `UnreadableLeases`: leases of the pool cannot
+    /// be read, and their addresses are not allocated.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "conditions")]
     pub conditions: Vec<Condition>,
@@ -117,17 +119,17 @@ pub struct Neighbour {
     pub name: String,
 }
 
-/// Reported addresses that are not reserved.
+/// Addresses of guests, Services and Clusters that are not reserved.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ReportsBeyond {
     /// Number of the addresses. Example: `60`.
     #[schemars(range(min = 0))]
     pub addresses: i64,
-    /// Number of the guests that report them. Example: `4`.
+    /// Number of the guests, Services and Clusters with these addresses. Example: `4`.
     #[schemars(range(min = 0))]
     pub guests: i64,
-    /// The first of these guests, as `namespace/name`. Example: `["tenant/vm-0"]`.
+    /// The first of these guests, Services and Clusters, as `namespace/name`. Example: `["tenant/vm-0"]`.
     #[serde(default)]
     #[schemars(length(max = MOST_NAMED), inner(length(max = MAX_PATH)))]
     pub first: Vec<String>,
@@ -140,8 +142,8 @@ pub struct AddressCount {
     /// Addresses that the pool may allocate, allocated or not. Example: `82`.
     #[schemars(range(min = 0))]
     pub total: i64,
-    /// Addresses that the next claims may get: the number of the family that has the fewest of them. Absent if another program chooses the
-    /// addresses. Example: `79`.
+    /// Addresses that the next claims may get. In a pool with two families, this is the smaller number of the two
+    /// families. Absent if another program chooses the addresses. Example: `79`.
     #[schemars(range(min = 0))]
     pub free: Option<i64>,
     /// Addresses that a claim or machine holds. Example: `3`.
@@ -154,8 +156,8 @@ pub struct AddressCount {
     pub outside: i64,
 }
 
-/// Exact number of addresses of one family, as a decimal string: a pool may have 2^64 of them. `total` is the sum of `free`, `allocated`,
-/// `reserved` and `reuseDelay`.
+/// Exact numbers of addresses of one family, as decimal strings, because a pool may have 2^64 addresses. `total` is the
+/// sum of `free`, `allocated`, `reserved` and `reuseDelay`.
 // The members are named with the words of `glowplug::host::counts`. A status that an earlier version wrote lacks some
 // of these members.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
@@ -174,14 +176,14 @@ pub struct FamilyCount {
     /// Addresses that no claim gets: the sum of `excluded`, `byRecord` and `byReport`. Example: `"0"`.
     #[schemars(length(max = MAX_DIGITS))]
     pub reserved: String,
-    /// Reserved addresses: gateways, name servers, exclusions, ends of subnets, and pre-allocated addresses that their machine
-    /// or claim does not hold. Example: `"0"`.
+    /// Addresses that the specification reserves, such as gateways, name servers, exclusions and ends of subnets. Also
+    /// pre-allocated addresses that their machine or claim does not hold. Example: `"0"`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = MAX_DIGITS))]
     pub excluded: String,
-    /// Reserved addresses that an object has without a lease: the address of an IPAddress whose claim does not exist, an address in network
-    /// data that a user wrote, an address that the pool no longer offers to its machine, or an address of a record that does not fit.
-    /// Example: `"0"`.
+    /// Reserved addresses that an object has without a lease: the address of an IPAddress whose claim does not exist,
+    /// an address in network data that a user wrote, an address that the pool no longer offers to its machine, or a
+    /// recorded address that cannot become a lease. Example: `"0"`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = MAX_DIGITS))]
     pub by_record: String,
@@ -197,7 +199,9 @@ pub struct FamilyCount {
     /// Addresses that the next claims may get. Example: `"39"`.
     #[schemars(length(max = MAX_DIGITS))]
     pub free: String,
-    /// Addresses of two users: see the condition `DuplicateRecords`. They are allocated or reserved, too. Example: `"0"`.
+    /// Addresses of two users: see the condition `DuplicateRecords`. Each such address also counts as allocated or
+    /// reserved.
+    /// Example: `"0"`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = MAX_DIGITS))]
     pub conflicts: String,

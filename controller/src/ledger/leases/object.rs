@@ -52,7 +52,7 @@ fn check(object: &Object, address: IpAddr, network: &str) -> Result<(LeaseSpec, 
     let spec = spec_of(object).map_err(|error| format!("spec: {error}"))?;
     if spec.network != network || spec.address.parse() != Ok(address) {
         return Err(format!(
-            "spec: invalid address {:?} of {:?}, expected those of the name",
+            "spec: invalid address {:?} of {:?}, expected the address and the network in the name of the lease",
             spec.address, spec.network
         ));
     }

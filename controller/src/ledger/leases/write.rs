@@ -1,5 +1,5 @@
-//! Writes one lease, and classifies the answer of the API server. If the answer leaves open what is stored, the object
-//! is read.
+//! Writes one lease, and classifies the answer of the API server. If the answer does not show what is stored, reads the
+//! object.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -117,8 +117,8 @@ impl Write {
     }
 }
 
-/// Whether the program lacks the right to a request. A missing right affects every lease, but a policy may refuse only
-/// some leases. Only the reason for a missing right begins with the user.
+/// Whether the API server refused a request because the program lacks a right. A missing right affects every lease, but
+/// a policy may refuse only some leases. Only the reason for a missing right begins with `User "`.
 fn is_missing_right(error: &kube::Error) -> bool {
     let kube::Error::Api(status) = error else { return false };
     let reason = status.message.split_once(" is forbidden: ").map(|(_, reason)| reason);

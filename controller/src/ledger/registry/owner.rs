@@ -24,7 +24,8 @@ use crate::ledger::types::{Answer, MacLeases, Progress, RefusedClaimants, Stoppe
 use crate::metrics::Metrics;
 use crate::repeated::Repeated;
 
-/// A group of claims that are processed together gets no further claims once it has this number of claims.
+/// Size at which a group of claims gets no further claims. The claims of a group are processed together. The claims of
+/// one caller are never divided, so a group may be larger.
 const GROUP: usize = 64;
 /// Time between two checks for ended reuse delays, and for leases that another client changed.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -32,8 +33,8 @@ const PERIOD: Duration = Duration::from_secs(1);
 const FORGETTING: Duration = Duration::from_secs(10);
 /// Longest time between two searches after a failure.
 const LONGEST_FORGETTING: Duration = Duration::from_secs(600);
-/// Maximum number of consecutive writes that fail because another leader was faster. Such a write does not count as a
-/// failure of the ledger, but a further one does.
+/// Maximum number of failed writes of one command that do not count as failures of the ledger, because another leader
+/// was faster. Each further failed write of the command counts.
 const DEFEATS: usize = 1000;
 /// Pause after a write that failed because another leader was faster. Each failure of the ledger doubles the pause.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
@@ -59,11 +60,11 @@ pub(super) struct Claims {
     pub(super) answers: oneshot::Sender<Vec<Answer>>,
 }
 
-/// The sticky pools. A sticky pool keeps released leases, so that a later claim of the same name can get the same
-/// address.
+/// The sticky pools. In a sticky pool, the newest released lease of each claim name is kept, so that a later claim of
+/// the same name can get the same address. The newest released lease of each machine name is kept in every pool.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sticky {
-    /// Whether each pool that this program manages is sticky, by name.
+    /// The pools that this program manages, by name. The value is `true` for a sticky pool.
     pub pools: BTreeMap<String, bool>,
     /// Whether other programs may manage other pools. If so, the leases of these pools are not deleted.
     pub has_others: bool,
@@ -205,8 +206,8 @@ impl Owner {
     }
 
     /// Allocates addresses to waiting machines after the end of a reuse delay, or after a release by another leader.
-    /// Also announces the holders in leases of another leader, because such a lease may arrive after its holder is
-    /// gone.
+    /// Tries again each release that the API server has refused. Also announces the holders in leases of another
+    /// leader, because such a lease may arrive after its holder is gone.
     fn serve(&mut self) -> Option<()> {
         let served = self.repeat(|owner| owner.registry.serve(Timestamp::now()))?;
         self.announce(served);

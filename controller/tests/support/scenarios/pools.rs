@@ -126,7 +126,7 @@ pub async fn a_lease_that_cannot_be_read_is_in_the_status_of_its_pool_until_it_i
     let work = Work::start(cluster.controller(), &place.namespace).await;
     let pool = place.until("workers", |pool| has(pool, "UnreadableLeases", "True", "DamagedLeases")).await;
     let line = format!(
-        "10.0.0.8: StaticIPLease {name} cannot be read: spec: invalid address \"10.0.0.9\" of {network:?}, expected those of the name"
+        "10.0.0.8: StaticIPLease {name} cannot be read: spec: invalid address \"10.0.0.9\" of {network:?}, expected the address and the network in the name of the lease"
     );
     assert_eq!(message(&pool, "UnreadableLeases"), line);
     assert!(is_serving(&pool), "{pool:?}");

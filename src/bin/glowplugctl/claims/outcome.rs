@@ -58,7 +58,7 @@ impl fmt::Display for Refusal {
 }
 
 impl Refusal {
-    /// Whether the refusal is normal for some machines of a list, so that it does not count as an error.
+    /// Whether the refusal is normal for some machines of a list. Such a refusal does not count as an error.
     pub(super) fn is_usual(&self) -> bool {
         matches!(self, Self::OtherNodePool(_) | Self::AnotherNodePool(..) | Self::BeingDeleted)
     }

@@ -7,7 +7,7 @@ use super::*;
 use crate::host::claim::{Allocation, Conflict, HolderKind};
 use crate::host::pool::Namespaces;
 
-/// A pool of network `infra/vlan10` for the machines and claims of one namespace.
+/// A pool of network `n/vlan10` for the machines and claims of one namespace.
 fn of_namespace(name: &str, namespace: &str, rest: &str) -> Pool {
     let only = || Namespaces::only([namespace]);
     let rest = format!("{rest}, machineNetwork: [{{cidr: 10.0.0.0/24}}]");
@@ -306,7 +306,7 @@ fn a_report_of_a_held_address_is_a_conflict_unless_the_reporting_machine_holds_i
 }
 
 #[test]
-fn a_machine_gets_its_pre_allocated_address_in_the_reuse_delay_once_the_other_user_is_gone() {
+fn a_machine_gets_its_pre_allocated_address_in_the_reuse_delay_after_the_other_user_is_gone() {
     let kept = "addresses: [10.0.0.1-10.0.0.1], prefix: 29, addressReuseGracePeriodSeconds: 3600, preAllocations: {n/a: 10.0.0.1}";
     let waiting_with = |make_used: &dyn Fn(&mut Allocator)| {
         let mut allocator = allocator([on("vlan10", "one", kept)], []);

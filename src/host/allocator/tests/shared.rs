@@ -10,7 +10,7 @@ fn of(namespaces: &[&str], rest: &str) -> Pool {
     on("vlan10", "one", &text).with_namespaces(of(), of())
 }
 
-/// The claim of `namespace/name`, created at a second.
+/// The claim of `namespace/name`, created at this second.
 fn claim_of(title: &str, second: u64) -> Claim {
     let (namespace, name) = title.split_once('/').unwrap();
     Claim { machine: Machine::new(namespace, name, "1"), created: at(second * 1000), ..claim(name, "1", &["n/one"]) }

@@ -59,7 +59,7 @@ pub(super) fn last_change(transaction: &Transaction<'_>) -> rusqlite::Result<i64
     last.query_row([], |row| row.get(0))
 }
 
-/// Reads all rows of all tables, and checks that no row is missing or damaged.
+/// Reads all rows of the tables with checksums, and checks that no row is missing or damaged.
 pub(super) fn everything(transaction: &Transaction<'_>, networks: &Networks) -> Result<Vec<Change>, LedgerError> {
     let mut changes = Vec::new();
     for table in [&POOLS, &LEASES, &CONFLICTS, &WAITERS, &MISSING] {

@@ -108,7 +108,7 @@ fn mount_of(path: &Path) -> io::Result<String> {
     let file = fcntl::open(path, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())?;
     let text = fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd()))?;
     let id = text.lines().find_map(|line| line.strip_prefix("mnt_id:"));
-    id.map(|id| id.trim().to_owned()).ok_or_else(|| io::Error::other("the system does not tell the mount of a file"))
+    id.map(|id| id.trim().to_owned()).ok_or_else(|| io::Error::other("no mnt_id in the fdinfo of the file"))
 }
 
 fn kind_of(magic: u32) -> Option<&'static str> {

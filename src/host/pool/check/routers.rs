@@ -33,7 +33,7 @@ impl Check<'_> {
             };
             let far = AddressRange::subnet(family.address(far), prefix);
             let network = family.address(far.first());
-            let expected = format!("an address of {network}/{prefix} as addresses[{at}] has, or onLinkGateway: true");
+            let expected = format!("an address of {network}/{prefix} like addresses[{at}], or onLinkGateway: true");
             self.error(member, outside_subnet, gateway, &expected);
         } else if family == Family::Ipv4 && Reserved::end(family, prefix, Family::number(gateway)).is_some() {
             let problem =
@@ -61,7 +61,7 @@ impl Check<'_> {
         let outside = entries.iter().find(|(_, entry)| !subnet.covers(&entry.range()));
         if let Some((at, entry)) = outside.filter(|_| !self.spec.on_link_gateway && !is_link_local(gateway)) {
             let network = subnet.family().address(subnet.first());
-            let expected = format!("addresses of {network}/{prefix} as gateway {gateway} is, or onLinkGateway: true");
+            let expected = format!("addresses of {network}/{prefix} like gateway {gateway}, or onLinkGateway: true");
             self.error(
                 format_args!("addresses[{at}]"),
                 "outside the subnet of the template's gateway",

@@ -40,7 +40,7 @@ accepts! {
         "addresses: ['fd00::10-fd00::50', 10.0.0.0/24], machineNetwork: [{cidr: 'fd00::/64'}]", NONE => [24, 64], [];
     a_machine_network_of_a_family_without_addresses_is_ignored:
         "addresses: [10.0.0.0/24], machineNetwork: [{cidr: 'fd00::/64'}, {cidr: 10.0.0.0/16}]", NONE => [16], [];
-    pre_allocations_may_be_excluded_addresses_outside_the_list:
+    a_pre_allocation_can_name_an_excluded_address_outside_the_addresses_of_the_pool:
         "addresses: [10.0.0.16/28], machineNetwork: [{cidr: 10.0.0.0/24}], excludedAddresses: [10.0.0.5, 10.0.0.17], \
          preAllocations: {db: 10.0.0.5, web: 10.0.0.17, n/mail: 10.0.0.18}", NONE => [24], [];
     a_gateway_outside_the_subnet_needs_on_link_gateway:
@@ -127,10 +127,10 @@ rejects! {
             "machineNetwork[2].cidr: missing, expected the CIDR of a subnet, such as 10.0.0.0/24"];
     a_gateway_outside_the_subnet: "addresses: [10.0.1.0/24], gateway: [10.0.0.1]", NONE
         => ["gateway[0]: gateway outside the subnet \"10.0.0.1\", \
-             expected an address of 10.0.1.0/24 as addresses[0] has, or onLinkGateway: true"];
+             expected an address of 10.0.1.0/24 like addresses[0], or onLinkGateway: true"];
     a_gateway_in_only_the_first_of_two_subnets: "addresses: [10.0.0.0/24, 10.0.1.0/24], gateway: [10.0.0.1]", NONE
         => ["gateway[0]: gateway outside the subnet \"10.0.0.1\", \
-             expected an address of 10.0.1.0/24 as addresses[1] has, or onLinkGateway: true"];
+             expected an address of 10.0.1.0/24 like addresses[1], or onLinkGateway: true"];
     a_gateway_that_is_the_network_address: "addresses: [10.0.0.0/24], gateway: [10.0.0.0]", NONE
         => ["gateway[0]: gateway at the end of its subnet \"10.0.0.0\", \
              expected neither its first nor its last address"];
@@ -154,14 +154,14 @@ rejects! {
             r#"routes[3].to: route of a family without addresses "fd09::/48", expected IPv6 addresses in the pool"#,
             r#"routes[4].to: default route "default", expected the member gateway for a default route"#,
             "routes[5].via: router outside the subnet \"10.1.0.254\", \
-             expected an address of 10.0.0.0/24 as addresses[0] has, or onLinkGateway: true",
+             expected an address of 10.0.0.0/24 like addresses[0], or onLinkGateway: true",
             r#"routes[7].to: second route "10.7.0.0/16", expected each destination once"#,
             "routes[8].via: router at the end of its subnet \"10.0.0.255\", \
              expected neither its first nor its last address",
             r#"searchDomains[0]: invalid search domain "a b", expected a domain name"#];
     search_domains_of_other_types: "addresses: [10.0.0.0/24], searchDomains: [true, b.example.com, 7]", NONE
-        => [r#"searchDomains[0]: invalid value "true", expected a string: in YAML, in quotes"#,
-            r#"searchDomains[2]: invalid value "7", expected a string: in YAML, in quotes"#];
+        => [r#"searchDomains[0]: invalid value "true", expected a string, written with quotes in YAML"#,
+            r#"searchDomains[2]: invalid value "7", expected a string, written with quotes in YAML"#];
     one_prefix_length_for_two_families: "addresses: [10.0.0.0/24, 'fd00::/64'], prefix: 32", NONE
         => ["prefix: prefix length of two families \"32\", \
              expected machineNetwork with a subnet of each family, or a pool of one family"];
@@ -186,7 +186,7 @@ rejects! {
             "gateway: set together with subnets, expected none, or the member in each subnet",
             "prefix: set together with subnets, expected none, or the member in each subnet",
             "subnets[0].gateway[0]: gateway outside the subnet \"10.0.0.1\", \
-             expected an address of 10.0.1.0/24 as addresses[0] has, or onLinkGateway: true",
+             expected an address of 10.0.1.0/24 like addresses[0], or onLinkGateway: true",
             r#"subnets[1].addresses: addresses of subnets[0] "10.0.1.9", expected each address in one subnet"#,
             "subnets[1].network: unknown key, expected one of addresses, excludedAddresses, gateway, nameservers, \
              searchDomains, mtu, routes, machineNetwork, prefix",
@@ -252,9 +252,10 @@ rejects! {
         => ["addressReuseGracePeriodSeconds: invalid value \"-1\", expected a number of seconds, 0 to 4294967295"];
     a_name_server_with_a_loopback_address: "addresses: [10.0.0.0/24], nameservers: [127.0.0.53]", NONE
         => [r#"nameservers[0]: loopback address "127.0.0.53", expected an address outside 127.0.0.0/8"#];
-    an_empty_list: "addresses: []", NONE => ["addresses: empty list, expected at least one address"];
-    no_list: "interface: eno102", NONE => ["addresses: missing, expected the addresses of the pool"];
-    one_string_for_a_list: "addresses: 10.0.0.0/24", NONE
+    an_empty_list_of_addresses: "addresses: []", NONE => ["addresses: empty list, expected at least one address"];
+    a_pool_without_a_list_of_addresses: "interface: eno102", NONE
+        => ["addresses: missing, expected the addresses of the pool"];
+    one_string_instead_of_a_list_of_addresses: "addresses: 10.0.0.0/24", NONE
         => [r#"addresses: invalid list "10.0.0.0/24", expected an array"#,
             "addresses: empty list, expected at least one address"];
     elements_that_are_no_strings: "addresses: [10.0.0.0/24, 10, null, [], {}]", NONE
@@ -330,7 +331,7 @@ fn addresses_outside_the_subnet_of_the_gateway_in_the_template_are_refused() {
     assert_eq!(
         check("addresses: [10.0.0.0/24, 10.0.1.0/24]", "10.0.0.1"),
         ["addresses[1]: outside the subnet of the template's gateway \"10.0.1.0/24\", \
-          expected addresses of 10.0.0.0/24 as gateway 10.0.0.1 is, or onLinkGateway: true"]
+          expected addresses of 10.0.0.0/24 like gateway 10.0.0.1, or onLinkGateway: true"]
     );
     assert_eq!(check("addresses: [10.0.1.0/24], onLinkGateway: true", "10.0.0.1"), [""; 0]);
     assert_eq!(check("addresses: ['fd00::/64']", "fe80::1"), [""; 0]);

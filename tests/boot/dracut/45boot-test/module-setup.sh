@@ -1,5 +1,5 @@
 #!/bin/bash
-# Installs files that the boot tests need in the initramfs. None of these files configures a NIC or reads a drive.
+# Installs the files that the boot tests need in the initramfs. None of these files reads a drive.
 #
 # shellcheck disable=SC2154 # moddir, initdir and the directories of systemd come from dracut
 
@@ -14,8 +14,8 @@ install() {
     # dracut-emergency runs this hook if there is no shell.
     inst_hook shutdown-emergency 50 "$moddir/emergency.sh"
 
-    # Installs a drop-in with the distribution's default arguments. In an image with afterburn, as in Fedora CoreOS,
-    # afterburn's drop-in has these arguments.
+    # Install a drop-in with default arguments, as a distribution does. In an image with afterburn, as in Fedora CoreOS,
+    # glowplug uses the default arguments in afterburn's drop-in instead.
     dracut_module_included afterburn || inst_simple "$moddir/default.conf" \
         "$systemdsystemunitdir/glowplug-network-kargs.service.d/30-default.conf"
 
