@@ -398,9 +398,10 @@ impl Macs {
         }
     }
 
-    /// Writes addresses into a VirtualMachine. The first patch asks the webhook to write them, because the leader must
-    /// not own the interfaces of the user's tools. If no webhook has written the addresses, the second patch writes
-    /// them. The API server stores each patch only for the version from which the patch was made.
+    /// Writes addresses into a VirtualMachine. The first patch asks the webhook to write the addresses: the user's
+    /// tools own the interfaces, and the leader must not become their owner. If no webhook has written the addresses,
+    /// the second patch writes them. The API server stores each patch only for the version from which the patch was
+    /// made.
     async fn assign(&self, key: &Key, request: Value, mut patch: Value) -> Result<(Outcome, bool), Error> {
         let tested = patch[0]["value"].as_str().map(str::to_owned);
         let vm = match self.patch_vm(key, &Patch::Merge(request), tested).await? {

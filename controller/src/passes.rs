@@ -54,7 +54,7 @@ const RETRY_QUEUED: Duration = Duration::from_secs(600);
 /// Shortest time between two updates of the metric of the queue's depth while [`PASSES`] passes run.
 const DEPTH_PERIOD: Duration = Duration::from_secs(1);
 
-/// Names that need a pass, as a stream yields them. `None`: the stream yields no further names.
+/// An item of a stream of names that need a pass. `None`: the stream yields no further names.
 pub(crate) type Names = Option<BTreeSet<Key>>;
 
 /// Why a pass failed.
@@ -279,8 +279,8 @@ impl Ended {
 // === impl Problem ===
 
 impl Problem {
-    /// Returns why claimants do not hold all addresses of their records after an adoption. `None`: they hold all of
-    /// them.
+    /// Returns why claimants do not hold all addresses of their records after an adoption. `None`: the claimants hold
+    /// all these addresses.
     pub(crate) fn of_adoption(adoption: &Adoption) -> Option<Self> {
         let first = adoption.mismatches.first()?;
         let addresses = adoption.mismatches.iter().map(|mismatch| mismatch.address);
@@ -372,7 +372,7 @@ impl fmt::Display for Error {
             Self::Stopped => Stopped.fmt(f),
             Self::Behind => f.write_str("the API server has objects that this leader has not received yet"),
             Self::NotReady(reason) => f.write_str(reason),
-            Self::Endless => write!(f, "{LONGEST_PASS} requests did not come to an end"),
+            Self::Endless => f.write_str("the pass has not ended after its maximum number of steps, and is repeated"),
         }
     }
 }

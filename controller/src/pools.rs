@@ -1,7 +1,6 @@
 //! Passes the pools of the cluster to the registry, and writes their status.
 //!
-//! Only the leader does this. The [`index`](crate::pools::status) decides what to write, and this module makes the
-//! requests.
+//! Only the leader does this. The module [`status`] decides what to write, and this module makes the requests.
 
 pub mod beyond;
 pub(crate) mod changed;
@@ -64,7 +63,8 @@ pub struct Pools {
     writer: Writer,
     index: KnownPools,
     cache: Arc<SelectionCache>,
-    /// This leader uses only snapshots of this round of lists or of a later round.
+    /// Number of the first round of lists that this leader uses. The leader ignores snapshots of earlier
+    /// rounds.
     round: u64,
     /// The pools that were passed to the registry last, and the names of the pools that allocate nothing.
     given: Option<(Vec<Pool>, BTreeSet<String>)>,
@@ -171,9 +171,10 @@ impl Pools {
         }
     }
 
-    /// Passes changed pools to the registry, and writes the pools that need an update. Then publishes the pools in
-    /// their state after the writes, so that a new pool allocates as soon as its finalizer is stored, and the webhooks
-    /// see the written status at once. If no pool awaits its finalizer, the pools are also published before the writes.
+    /// Passes changed pools to the registry, and writes the pools that need an update. Stores the written pools in the
+    /// cache, so that the webhooks see the new status immediately. Then publishes the pools in their state after the
+    /// writes, so that a new pool allocates as soon as its finalizer is stored. If no pool awaits its finalizer, the
+    /// pools are also published before the writes.
     async fn pass(&mut self, snapshot: Snapshot) -> Result<(), Stopped> {
         let open = self.resize(snapshot).await?;
         let groups = self.index.groups(&open.suspended);

@@ -225,7 +225,7 @@ impl Reports {
             }
         }
         for pool in self.beyond.set("guests", self.reservations.beyond()) {
-            let note = "Guests of other namespaces report more addresses than the pool reserves for them: see status";
+            let note = "The pool does not reserve all addresses that guests report: see status.reportsBeyond";
             tracing::warn!(pool, reason = BEYOND, "{note}");
             let PoolId { namespace, name } = PoolId::parse(&pool);
             let kind = match namespace {

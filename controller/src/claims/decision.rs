@@ -256,7 +256,7 @@ impl View {
         if !address.is_ours() {
             let claim_of = &address.claim;
             let message = format!(
-                "IPAddress {:?} belongs to claim {claim_of:?} of another pool, expected none of this name",
+                "IPAddress {:?} belongs to claim {claim_of:?} of another pool, expected no IPAddress of this name",
                 self.key.name
             );
             return self.refuse(claim, NotReady::AllocationFailed, message, now);
@@ -292,7 +292,8 @@ impl View {
         }
     }
 
-    /// Returns the step that adopts the address of the IPAddress, which the claim does not hold yet.
+    /// Returns the next step for an IPAddress whose address the claim does not hold yet: adopt the address, remove the
+    /// IPAddress, or report why the claim cannot have the address.
     fn adopt(
         &self,
         claim: &IpAddressClaim,
@@ -307,7 +308,10 @@ impl View {
         }
         if !is_of_pool {
             let of = of.map(|of| of.to_string()).unwrap_or_default();
-            let message = format!("IPAddress {:?} has an address of pool {of}, expected one of {pool}", self.key.name);
+            let message = format!(
+                "IPAddress {:?} has an address of pool {of}, expected an address of pool {pool}",
+                self.key.name
+            );
             return self.refuse(claim, NotReady::AllocationFailed, message, now);
         }
         if let Some(Problem::Mismatch(message, _)) = &self.problem {
@@ -370,7 +374,8 @@ impl View {
         };
         if let Some((family, requested)) = family.zip(requested).filter(|(family, it)| *family != Family::of(*it)) {
             let message = format!(
-                "annotation {REQUEST_ANNOTATION}: no {family} address \"{requested}\", as {FAMILY_ANNOTATION} says"
+                "annotation {REQUEST_ANNOTATION}: wrong family \"{requested}\", expected {family} as in \
+                 {FAMILY_ANNOTATION}"
             );
             return refuse(NotReady::AllocationFailed, message);
         }

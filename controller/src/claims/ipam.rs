@@ -283,8 +283,8 @@ impl Work<'_> {
         Ok(true)
     }
 
-    /// Makes the registry adopt the addresses of claims that the registry may lack. Each claim counts as a claim of one
-    /// of `pools`. If `pools` is `None`, the pools in the index are used.
+    /// Makes the registry adopt the addresses in the status of claims, if the registry may lack these addresses. Each
+    /// claim counts as a claim of one of `pools`. If `pools` is `None`, the pools in the index are used.
     async fn adopt_all(&self, pools: Option<&Facts>) -> Result<(), Error> {
         let unrecorded = self.index().unrecorded(pools);
         if unrecorded.is_empty() {

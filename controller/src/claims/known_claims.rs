@@ -52,7 +52,7 @@ pub(crate) enum ClaimKind {
     Cluster,
 }
 
-// === impl Index ===
+// === impl KnownClaims ===
 
 impl KnownClaims {
     pub(crate) fn new(version: Version, watch_filter: &str) -> Self {
@@ -123,8 +123,8 @@ impl KnownClaims {
         let key = Key::of(&object.metadata);
         let is_unknown = self.version(kind, &key).is_none();
         let names = self.apply(kind, object);
-        // The index ignores the watch's reports about objects of another provider. So for such an object, a missing
-        // report does not mean that it is gone.
+        // The index ignores what the watch reports about an object of another provider. So the index does not expect a
+        // report about such an object.
         let is_ours = |pool: &PoolRef| pool.resolve(&key.namespace).is_some();
         match kind {
             ClaimKind::Claim
@@ -504,7 +504,7 @@ mod tests {
     }
 
     #[test]
-    fn an_older_version_never_replaces_a_newer_one() {
+    fn an_older_version_of_a_claim_never_replaces_a_newer_version() {
         let mut index = index();
         assert_eq!(index.apply(ClaimKind::Claim, claim("a", "u1", 9)), [key("a")].into());
         assert_eq!(index.apply(ClaimKind::Claim, claim("a", "u1", 8)), [].into());

@@ -18,8 +18,9 @@
 //! - A lease lists all Secrets with its address that a guest may read. The lease has the name of a Secret before the
 //!   Secret exists.
 //! - An address is released only when no guest can read a Secret with the address any more. In addition, the machine of
-//!   the address must be gone, or must have moved to another network. In the check whether a machine is gone, a Secret
-//!   that no lease names counts as a Secret of this machine.
+//!   the address must be gone, must have moved to another network, or must never have received the address.
+//! - In the check whether a machine is gone, a Secret that no lease names counts as a Secret of this machine, unless a
+//!   later VirtualMachine refers to the Secret.
 //! - A VirtualMachine gets the addresses of a KubevirtMachine only if both have the same namespace and name. Labels
 //!   alone are no proof: any user who has the right to create a VirtualMachine can choose its labels. If the
 //!   KubevirtMachine is in another namespace or in another cluster, the VirtualMachine itself holds the addresses.
@@ -33,8 +34,8 @@ use crate::machines::step::{Once, Step};
 use crate::machines::view::{Response, View};
 use crate::passes::{Ended, Problem};
 
-/// Returns the next step of a pass. If nothing else is left to do, the step annotates a waiting machine or publishes
-/// events about doubtful records.
+/// Returns the next step of a pass. If nothing else is left to do, the step corrects the annotation that says why a
+/// machine waits, or publishes events about doubtful records.
 pub(super) fn decide(view: &View) -> Step {
     match next(view) {
         Step::Wait => view.annotate_waiting().or_else(|| view.report_doubts()).unwrap_or(Step::Wait),
@@ -61,8 +62,8 @@ fn next(view: &View) -> Step {
 // === impl View ===
 
 impl View {
-    /// Stores what the response to a step says. The pass reads the objects and the registry again after each step, so
-    /// only facts that they do not show are stored.
+    /// Stores the part of a response that neither the objects nor the registry show. The pass itself reads the objects
+    /// again after each step, and the registry again after each step that may change its state.
     pub(super) fn note(&mut self, step: Step, response: Response) {
         let once = step.once();
         match (step, response) {
@@ -86,8 +87,8 @@ impl View {
 
     /// Returns the result of a pass that has no next step. `now` is the current time.
     pub(super) fn ended(&self, now: Timestamp) -> Ended {
-        // This pass has made capk create the VirtualMachine again. The webhook of another replica may reject this
-        // VirtualMachine, so the name needs another pass.
+        // This pass has requested that capk create the VirtualMachine again. The webhook of another replica may reject
+        // this VirtualMachine, so the name needs another pass.
         let is_unsettled = self.has_done(Once::Retry);
         let problem = self.problem.as_ref();
         let is_of_pool = problem.is_some_and(Problem::is_of_pool);

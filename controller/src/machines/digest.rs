@@ -7,10 +7,13 @@
 //! pools and the VirtualMachine, the leader makes the Secret that it would write now, and compares the digest of this
 //! Secret with the annotation.
 //!
-//! Users can write the objects with this annotation, and can change a Secret. So a digest has only two effects. A pass
-//! with nothing to do makes no request. Before its first request, a pass reads the Secret and decides again. And a
-//! Secret that is written again after its deletion notes whether a running guest may have read another document. So no
-//! digest records, releases or allocates an address.
+//! Users can write the objects with this annotation, and can change a Secret. So no digest records, releases or
+//! allocates an address. A digest has only two effects:
+//!
+//! - A pass with nothing to do makes no request. A pass with something to do reads the Secret before its first request,
+//!   and decides again.
+//! - When a user has deleted a Secret, the leader creates it again. The digest then decides whether the new Secret says
+//!   that a running guest may have read another document.
 //!
 //! A digest does not show that a Secret was changed or deleted while no leader ran. So each Secret that was not read at
 //! the start is read later: ten Secrets each second, and a Secret whenever an object of its machine changes. The Secret
@@ -46,9 +49,10 @@ impl View {
     }
 
     /// Returns the time of the last update for a Secret that the leader creates with the current document. If a user has
-    /// deleted an earlier Secret of this name, a guest may run that has read another document in it. The annotation is
-    /// written only while no guest has earlier network data. So if it has the digest of the current document, the guest
-    /// has read this document, unless the leader stopped before it wrote the digest of a later document.
+    /// deleted an earlier Secret of this name, a running guest may have read another document in that Secret. The
+    /// annotation is written only while no guest has earlier network data. So if the annotation has the digest of the
+    /// current document, the guest has read this document, unless a leader stopped before it wrote the digest of a
+    /// later document.
     pub(super) fn updated(&self, name: &str) -> Updated {
         let reads = |instance: &&Instance| instance.has_started && instance.secret.as_deref() == Some(name);
         match self.digested().map(|secret| secret.updated) {

@@ -55,7 +55,7 @@ impl View {
             let is_named = attachment.is_none_or(|attachment| !attachment.is_sriov);
             if mac_address.is_none() && !is_named {
                 return Err(format!(
-                    "interface {:?} is of SR-IOV and has no macAddress, expected one: the guest has no other name for it",
+                    "interface {:?} uses SR-IOV and has no macAddress, expected a MAC address: nothing else identifies the interface in the guest",
                     selected.attachment
                 ));
             }
@@ -78,7 +78,7 @@ impl View {
         document.map_err(|error| match error {
             ExpandError::Template(_) => format!("template: {error}"),
             // Any other error is about the settings of the pools, such as their routes, so the message names the pools.
-            // A pool without a template has settings, too.
+            // Such an error is possible without a template, too.
             _ => {
                 let pools: BTreeSet<String> =
                     selected.iter().map(|selected| format!("{:?}", selected.pool.to_string())).collect();
@@ -88,8 +88,8 @@ impl View {
     }
 
     /// Returns the settings for an allocation, from `pool`. If `pool` no longer has an address of the allocation, the
-    /// gateways and routes come from the pool that has this address now. `Err`: no pool has an address of the
-    /// allocation, so the gateway for this address is not known.
+    /// gateways and routes come from the pool that has this address now. `Err`: the gateway for an address is not
+    /// known, because no pool has the address, and the address cannot reach the gateways of `pool`.
     fn settings(&self, pool: &Pool, network: &str, allocation: &Allocation) -> Result<Settings, String> {
         let home = |address: IpAddr| self.ledger.homes.get(&(network.to_owned(), address));
         pool.settings_for(&allocation.addresses, &home).map_err(|address| {

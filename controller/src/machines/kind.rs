@@ -30,7 +30,7 @@ pub(super) struct Kinds {
     pub(super) has_ipam_claims: bool,
 }
 
-// === impl Kind ===
+// === impl MachineKind ===
 
 impl MachineKind {
     pub(super) fn resource(self) -> ApiResource {

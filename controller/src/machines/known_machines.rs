@@ -64,7 +64,7 @@ pub(super) struct KnownMachines {
     comparisons: BTreeMap<Key, Duration>,
 }
 
-// === impl Index ===
+// === impl KnownMachines ===
 
 impl KnownMachines {
     /// Notes a change that a watch reports. Returns the names whose decision may have changed.
@@ -499,10 +499,10 @@ impl KnownMachines {
         }
     }
 
-    /// Whether the machine of a name is served. A leader that starts only compares the objects of such a machine. A
-    /// machine is served if an object has the annotation with the addresses. If objects have lost their annotations, a
-    /// machine is served if the name had leases before the start (`had_addresses`). `false` if an instance exists whose
-    /// guest has not started, because the guest may wait for its Secret.
+    /// Whether the machine of a name is served. A leader that starts only compares the objects of such a machine. While
+    /// an instance exists whose guest has not started, the result is `false`, because the guest may wait for its
+    /// Secret. Otherwise, the machine is served if an object has the annotation with the addresses. A VirtualMachine
+    /// without the annotation is served if the name had leases before the start (`had_addresses`).
     pub(super) fn is_served(&self, key: &Key, had_addresses: bool) -> bool {
         let is_waited_for = self.instance(key).is_some_and(|instance| !instance.has_started);
         !is_waited_for && (self.is_annotated(key) || self.vm(key).is_some() && had_addresses)
@@ -548,7 +548,7 @@ impl KnownMachines {
         inventory(objects, |key| self.machine(key)?.metadata.uid.as_deref())
     }
 
-    /// Takes the records that are adopted after the reports of guests out of `inventory`, and returns these records.
+    /// Removes from `inventory` the records that are adopted after the reports of guests, and returns these records.
     pub(super) fn take_followers(&self, inventory: &mut Inventory) -> Inventory {
         take_followers(inventory, self.instances.iter().map(|(_, instance)| instance), |key| self.instance(key))
     }
@@ -573,7 +573,7 @@ pub(crate) fn inventory<'m>(mut objects: Objects, uid_of: impl Fn(&Key) -> Optio
     inventory
 }
 
-/// Takes the records that are adopted after the reports of guests out of `inventory`, and returns these records: see
+/// Removes from `inventory` the records that are adopted after the reports of guests, and returns these records: see
 /// [`Record::follows_reports`]. `instance_of` returns the instance of a name.
 pub(crate) fn take_followers<'i>(
     inventory: &mut Inventory,
@@ -603,7 +603,7 @@ struct Moves<'p>(BTreeMap<&'p str, Vec<ChangedPool<'p>>>);
 /// A pool before and after a change.
 struct ChangedPool<'p> {
     versions: [Option<&'p MachinePool>; 2],
-    /// Whether the pool serves other machines, or machines of other namespaces.
+    /// Whether the pool serves other machines than before, or machines of other namespaces than before.
     serves_others: bool,
 }
 
@@ -630,8 +630,8 @@ impl<'p> Moves<'p> {
         Self(changed)
     }
 
-    /// Whether a pool of the network has begun or ceased to have an address, or has the address and serves other
-    /// machines.
+    /// Whether a pool of the network has gained or lost an address, or had the address before and serves other machines
+    /// now.
     fn has(&self, network: &str, address: IpAddr) -> bool {
         let has = |pool: &MachinePool| {
             let is_usable = pool.network() == Some(network) && !pool.is_deleted;
@@ -752,7 +752,7 @@ mod tests {
     }
 
     #[test]
-    fn an_older_version_never_replaces_a_newer_one() {
+    fn an_older_version_of_an_object_never_replaces_a_newer_version() {
         let mut index = KnownMachines::default();
         let names: BTreeSet<Key> = [key("n", "w")].into();
         assert_eq!(index.apply(MachineKind::VirtualMachine, object("n", "w", 9, &json!({}))), names);
@@ -932,7 +932,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_gets_a_pass_when_its_subnet_is_removed_and_when_it_is_put_back() {
+    fn a_machine_gets_a_pass_when_its_subnet_is_removed_and_when_this_subnet_is_added_again() {
         let pools = |subnets: &[&str]| {
             let subnet = |first: &&str| json!({"addresses": [format!("{first}.8/30")], "gateway": [format!("{first}.1")], "prefix": 24});
             let pool = json!({"metadata": {"namespace": "n", "name": "p"}, "spec": {
@@ -1007,7 +1007,7 @@ mod tests {
     }
 
     #[test]
-    fn the_removal_of_the_annotation_by_a_user_is_remembered_until_the_machine_has_a_reference() {
+    fn the_removal_of_a_left_alone_annotation_is_remembered_until_the_machine_has_a_reference() {
         let mut index = KnownMachines::default();
         let noted = |uid: Option<&str>| json!({"metadata": {"annotations": {"ipam.glowplug.dev/left-alone": uid}}});
         let mut apply = |version, changes: &Value| {

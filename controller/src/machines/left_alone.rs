@@ -36,7 +36,7 @@ pub(crate) enum Standing {
     LeftAlone,
     /// The guest runs with a network of its own. Without a lease, the machine is left alone.
     Runs,
-    /// No guest runs: the machine gets addresses like a new one.
+    /// No guest runs with a network of its own, so the machine gets addresses like a new machine.
     New,
 }
 
@@ -59,8 +59,8 @@ impl Standing {
 // === impl View ===
 
 impl View {
-    /// Returns the next step for a machine that is or must be left alone. The step first reads the instance if the
-    /// decision needs it. `None`: the machine must be served, or has network data.
+    /// Returns the next step for a machine that is or must be left alone. If the decision needs the instance, this step
+    /// reads the instance. `None`: the machine must be served, has network data, or waits for a guest that migrates.
     pub(super) fn leave_alone(&self, vm: &VirtualMachine, selected: &[Selected]) -> Option<Step> {
         let standing = Standing::of(vm, self.instance.as_ref());
         match standing {

@@ -57,8 +57,8 @@ impl Work<'_> {
         // The check of each holder needs one more step.
         for _ in 0..LONGEST_PASS + view.ledger.known.len() {
             if self.index().selected(&key) != view.selected {
-                // A request of this pass found another version of the VirtualMachine, so the pass begins again. The
-                // watch causes no further pass for a version that is known already.
+                // The pools have changed, or a request of this pass found another version of the VirtualMachine, so the
+                // pass begins again. The watch causes no further pass for a version that is known already.
                 *view = self.look(&key).await?;
             }
             self.note_lacking(view);

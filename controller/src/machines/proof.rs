@@ -18,7 +18,8 @@ use crate::machines::view::{Check, Response, View};
 use crate::machines::work::{Work, reference};
 use crate::passes::Error;
 
-/// All objects that may use an address of a holder. Consistent reads return them in the order of the members below.
+/// A holder, its addresses and Secrets, and all objects that may use one of these addresses. Consistent reads return
+/// the objects in this order: KubevirtMachine, VirtualMachine, instance.
 #[derive(Clone, Debug)]
 pub(super) struct Proof {
     pub(super) holder: Machine,
@@ -39,8 +40,9 @@ pub(super) struct Proof {
 // === impl Work ===
 
 impl Work<'_> {
-    /// Reads every object that may use an address of a holder, and releases the addresses if no such object exists. All
-    /// these objects have the name of the VirtualMachine of the holder.
+    /// Reads every object that may use an address of a holder. If none of these objects can use an address, deletes the
+    /// Secrets of the holder and releases its addresses. All these objects have the name of the holder's
+    /// VirtualMachine.
     pub(super) async fn prove(&self, view: &View, holder: Machine) -> Result<Response, Error> {
         let key = &view.key;
         let of = holder.clone();
@@ -110,7 +112,7 @@ impl Work<'_> {
 // === impl Proof ===
 
 impl Proof {
-    /// Returns whether the holder is gone, according to the objects.
+    /// Returns [`Check::Gone`] if none of the objects can use an address of the holder, otherwise [`Check::Kept`].
     pub(super) fn check(&self) -> Check {
         let is = |metadata: &ObjectMeta| {
             Key::of(metadata) == Key::of_machine(&self.holder) && uid(metadata) == self.holder.uid
@@ -154,7 +156,8 @@ impl Proof {
 
     /// Returns the VirtualMachine if it certainly belongs to a later machine than the holder. capk removes a
     /// KubevirtMachine before its VirtualMachine is gone, so a VirtualMachine without its KubevirtMachine may still
-    /// belong to the holder.
+    /// belong to the holder. If the holder itself is a VirtualMachine, any VirtualMachine is returned:
+    /// [`Proof::check`] finds the holder by its UID.
     fn successor(&self) -> Option<&VirtualMachine> {
         let machine = self.machine.as_ref();
         self.vm.as_ref().filter(|vm| match self.holder.kind {

@@ -37,8 +37,8 @@ pub(super) struct Recorded {
     /// Addresses that are reserved for machines of this name and that no pool offers. Each address comes with its
     /// network.
     pub(super) excluded: BTreeMap<Machine, BTreeSet<(String, IpAddr)>>,
-    /// Addresses that objects of the machine record, and of which the machine has neither a lease nor a reservation,
-    /// because the record came after the address was open.
+    /// Reservations for addresses that objects of the machine record. The machine has neither a lease nor a reservation
+    /// of such an address, because the record came after the address was open.
     pub(super) late: Vec<Reservation>,
     /// Addresses that are reserved for machines of this name, and that no object of the machine records any more.
     pub(super) unrecorded: BTreeMap<Machine, BTreeSet<(String, IpAddr)>>,
@@ -164,8 +164,12 @@ impl Recorded {
         self.excluded.values().flatten()
     }
 
-    /// Returns reservations for the addresses of a record that may be in use. An address that machines of this name
-    /// hold or have reserved is left out.
+    /// Returns reservations for the addresses of a late record, because the machine may use these addresses. An address
+    /// is left out in these cases:
+    ///
+    /// - Machines of this name hold the address, or have a reservation of it.
+    /// - The record is possibly a copy, and another machine holds the address.
+    /// - The registry ignores the record.
     fn late(&self, allocator: &Allocator, record: &Record, may_be_copy: bool) -> Vec<Reservation> {
         let Record { claimant, network, attachments, source, .. } = record;
         let networks: BTreeSet<&String> = match network {
@@ -187,8 +191,8 @@ impl Recorded {
                 let is_held = self.held.iter().any(|held| held.network == **network && held.address == address);
                 // A copied machine has the records of the original machine until the controller removes them.
                 let is_copied = may_be_copy && self.held.is_empty() && allocator.holder(network, address).is_some();
-                // A late record never becomes a lease, and `may_record` has no source for it. It counts like a record
-                // that cannot be read: the address is reserved, because the machine may use it.
+                // `may_record` has no source of its own for late records. A late record counts like a record that
+                // cannot be read: it never becomes a lease, but its address is reserved.
                 let kind = Source::Unreadable;
                 let counts = !matches!(allocator.may_record(kind, claimant, network, address), Verdict::Ignore(_));
                 if !is_held && !is_copied && counts && !noted.contains(&(network.as_str(), address)) {
@@ -242,7 +246,7 @@ impl Notice {
     pub(super) fn of_not_held(addresses: &BTreeSet<IpAddr>) -> Option<Self> {
         let note = format!(
             "The guest migrated to another cluster with {}, and its namespace has a quarter of the pool for such guests already: after \
-             the deletion of the VirtualMachine, other machines may get these addresses; exclude them from the pool before",
+             the deletion of the VirtualMachine, other machines may get these addresses; exclude them from the pool before the deletion",
             list(addresses)
         );
         (!addresses.is_empty()).then_some(Self { is_warning: true, reason: "IPAddressNotHeld", note })

@@ -347,10 +347,14 @@ impl Work<'_> {
                 // An earlier version of the controller, or another author, created this claim for a machine of another
                 // namespace.
                 let machine = known.claimant.machine;
-                format!("IPAddressClaim {key} is of another machine ({machine}), expected none of this name: delete it")
+                format!(
+                    "IPAddressClaim {key} is of another machine ({machine}), expected no IPAddressClaim of this name: delete it"
+                )
             }
             Err(problem) => {
-                format!("IPAddressClaim {key} is not of this controller ({problem}), expected none of this name")
+                format!(
+                    "IPAddressClaim {key} is not of this controller ({problem}), expected no IPAddressClaim of this name"
+                )
             }
         };
         Ok(Response::Refused(Problem::Mismatch(problem, Vec::new())))

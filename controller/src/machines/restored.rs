@@ -2,8 +2,8 @@
 //! restored VirtualMachine names the Secret of the earlier VirtualMachine, and this Secret records the addresses. The
 //! decisions are pure, like those of [`super::decision`].
 //!
-//! The webhook gives each new VirtualMachine a Secret with a new name, and notes the earlier name in an annotation. The
-//! VirtualMachine gets the earlier addresses if they are free and the earlier machine is gone.
+//! The webhook gives each new VirtualMachine a Secret with a new name, and notes the name of the earlier Secret in an
+//! annotation. The VirtualMachine gets the earlier addresses if they are free and the earlier machine is gone.
 
 use glowplug::host::allocator::ClaimError;
 use glowplug::host::claim::{Claimant, Machine, Record};
@@ -54,7 +54,8 @@ impl View {
         None
     }
 
-    /// Does the same as [`View::restore`] for a machine whose template must get another reference.
+    /// Returns the step of [`View::restore`] for a machine whose template must get another reference, or the step that
+    /// must come before.
     pub(super) fn restore_first(&self, vm: &VirtualMachine) -> Option<Step> {
         let selected = self.selected.as_ref().ok()?;
         match self.claimant(vm) {

@@ -35,8 +35,8 @@ use crate::pools::selection::Selected;
 const RETRY_ANNOTATION: &str = "ipam.glowplug.dev/retry";
 
 impl View {
-    /// Returns the step that checks a holder of this name that is possibly gone. `None`: there is no such holder that
-    /// this pass has not checked.
+    /// Returns the step that checks a holder of this name that is possibly gone. `None`: there is no such holder, or
+    /// this pass has checked all of these holders.
     ///
     /// A holder is possibly gone if no known object has its UID. A KubevirtMachine of another namespace is possibly
     /// gone if no VirtualMachine of this name is known.
@@ -91,7 +91,7 @@ impl View {
         // The Secret belongs to another machine, and only a pool can give this machine a Secret of its own.
         if is_copied {
             let note = format!(
-                "The template refers to Secret {name:?} of another machine, and no pool gives the machine another"
+                "The template refers to Secret {name:?} of another machine, and no pool gives the machine another Secret"
             );
             return self.refuse(note);
         }
@@ -269,7 +269,7 @@ impl View {
             // A new machine with the same name may have replaced this machine, and the watch can report this late.
             return Step::ReadMachine(Key::of_machine(&claimant.machine));
         }
-        // If other programs choose addresses, records end only after these programs are asked.
+        // If other programs choose addresses, records end only after the pass has asked these programs.
         let has_source = self.pools.values().any(|pool| pool.source.is_some());
         let ended = || self.end_records(&BTreeSet::new(), None).filter(|_| !has_source);
         let recorded = || self.reserve_recorded().or_else(ended);
@@ -328,8 +328,8 @@ impl View {
     }
 
     /// Returns the member that names the address which the machine does not get: the annotation of the VirtualMachine,
-    /// or `preAllocations` of the pool. Only members for the interface with this address count, because other
-    /// interfaces may request addresses in other members.
+    /// or `preAllocations` of the pool. If the error names a pool, only the interfaces of this pool count, because
+    /// another interface may request the same address on another network.
     fn place_of(&self, error: &ClaimError, vm: &VirtualMachine, selected: &[Selected], machine: &Machine) -> String {
         let (named, of) = match error {
             ClaimError::NotInPool { named, pool } | ClaimError::Reserved { named, pool, .. } => (*named, Some(pool)),
@@ -404,9 +404,9 @@ impl View {
                 let mut pools = selected.pools().filter_map(|pool| self.ledger.pools.get(&pool.to_string()));
                 let length = pools.find_map(|pool| pool.prefix_of(address.ip())).unwrap_or(family.bits());
                 if ![length, family.bits()].contains(&address.prefix()) {
-                    let problem = format!("other prefix length than that of pool {name:?}");
                     let at = format!("annotation {ADDRESSES_ANNOTATION}");
-                    return Err(Diagnostic::error(at, &problem, address, &format!("/{length}")).to_string());
+                    let expected = format!("/{length}");
+                    return Err(Diagnostic::error(at, "wrong prefix length", address, &expected).to_string());
                 }
             }
             // The machine keeps its leases of a pool that is being deleted, so the claim names this pool, too.

@@ -37,8 +37,8 @@ const MOST_EARLIER: usize = 8;
 pub(super) struct Served<'a> {
     pub(super) vm: &'a VirtualMachine,
     pub(super) own: &'a OwnSecret,
-    /// `Err`: the reason why no document can be made. `None`: other pools serve the machine, so it would get other
-    /// addresses.
+    /// Result of [`View::current_document`]. `Err` contains the reason why no document can be made. `None`: the machine
+    /// would get other addresses.
     pub(super) document: Option<Result<String, String>>,
     /// Whether the guest reads the same network from the document and from the Secret.
     pub(super) is_current: bool,
@@ -80,8 +80,8 @@ impl View {
         Some(Step::RecordMigration(Box::new(machine), addresses))
     }
 
-    /// Returns the pools whose addresses a migrated guest uses in another cluster although they are not held for it:
-    /// its namespace already keeps too many addresses for such guests.
+    /// Returns the pools of the addresses that a migrated guest uses in another cluster and that are not held for the
+    /// guest, because its namespace already keeps too many addresses for such guests.
     pub(super) fn pools_that_hold_no_more(&self) -> BTreeSet<String> {
         let instance = self.instance.as_ref().filter(|instance| instance.has_left);
         let secret = instance.and_then(|instance| instance.secret.as_ref());
@@ -186,7 +186,8 @@ impl View {
     }
 
     /// Returns the document that the machine would get now with the addresses of its Secret, or the reason why no
-    /// document can be made. `None`: other pools serve the machine, so it would get other addresses.
+    /// document can be made. `None`: the machine would get other addresses, because pools serve other interfaces or
+    /// networks of the machine, or a source gives other addresses.
     pub(super) fn current_document(&self, vm: &VirtualMachine, own: &OwnSecret) -> Option<Result<String, String>> {
         let selected = self.selected.as_ref().ok()?;
         let is_of = |given: &Given| {
@@ -218,7 +219,7 @@ impl View {
     }
 
     /// Returns the reason why a served machine does not get an address that its template requests. `None`: the machine
-    /// has all requested addresses.
+    /// has all addresses that the template requests for interfaces of its pools.
     fn ignored_request(&self, vm: &VirtualMachine, own: &OwnSecret) -> Option<String> {
         let requested = match &vm.requested {
             Ok(requested) => requested,
@@ -260,8 +261,12 @@ impl View {
         }
     }
 
-    /// Returns the reason why the guest does not run with the network data that its machine would get now. `None`: the
-    /// guest runs with this data or reads it when it starts, there is no guest, or other pools serve the machine.
+    /// Returns the reason why the guest does not run with the network data that its machine would get now. `None` in
+    /// these cases:
+    ///
+    /// - The guest runs with this network data, or reads the data when it starts.
+    /// - There is no guest.
+    /// - The machine would get other addresses: see [`View::current_document`].
     pub(super) fn outdated(&self, served: &Served) -> Option<String> {
         let (own, name) = (served.own, served.own.name());
         if let Err(problem) = served.document.as_ref()? {
@@ -381,7 +386,7 @@ impl View {
         };
         let (source, address) = (&first.source, first.address);
         let note = format!(
-            "{source}: records {address}{others}, expected what the machine holds: remove the record and write the address into \
+            "{source}: records {address}{others}, expected an address that the machine holds: remove the record and write the address into \
              preAllocations of the pool, or restart the controller"
         );
         Some(Step::ReserveRecorded(late.clone(), Notice { is_warning: true, reason: "IPAddressConflict", note }))
@@ -420,7 +425,7 @@ impl View {
         if let Some(step) = self.reserve(vm, &source, addresses) {
             return step;
         }
-        let note = format!("Secret {name:?} is not of this controller ({problem}), expected none of this name");
+        let note = format!("Secret {name:?} is not of this controller ({problem}), expected no Secret of this name");
         self.hold_back(self.report("IPAddressConflict", note))
     }
 
@@ -436,7 +441,10 @@ impl View {
             return Some(step);
         }
         let pools: Vec<String> = selected.iter().flat_map(Selected::pools).map(PoolId::to_string).collect();
-        let note = format!("{source} has network data for the machine, so it gets no address of {}", pools.join(", "));
+        let note = format!(
+            "{source} has network data for the machine, so the machine gets no address of {}",
+            pools.join(", ")
+        );
         Some(self.hold_back(self.report(KEPT, note)))
     }
 
@@ -496,7 +504,7 @@ impl View {
     }
 
     /// Returns the step that reserves the addresses that a machine reads from `source`, so that no machine gets them.
-    /// `None`: there is no such address, or this pass has reserved all of them.
+    /// `None`: the machine holds all these addresses, or this pass has reserved them.
     pub(super) fn reserve(&self, vm: &VirtualMachine, source: &str, addresses: &[IpAddr]) -> Option<Step> {
         let interface = self.selected.as_ref().ok().and_then(|selected| selected.first()).map(|it| it.interface);
         let interface = interface.or_else(|| Pool::DEFAULT_INTERFACE.parse().ok())?;

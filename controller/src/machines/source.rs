@@ -130,8 +130,8 @@ impl Source {
         Answer::Offer(Offer { source, addresses, gateways })
     }
 
-    /// Reads one address. The prefix length comes from the pool, otherwise from the source. If the address comes from
-    /// an IPAddress and both have a prefix length, the two must be equal.
+    /// Reads one address. The prefix length comes from the pool, otherwise from the source. If the pool and an
+    /// IPAddress both have a prefix length, the two prefix lengths must be equal.
     fn address(&self, text: &str) -> Result<IpNetwork, String> {
         let (address, length) =
             parse_interface_address(text).map_err(|error| error.at("address".to_owned()).to_string())?;
@@ -142,7 +142,7 @@ impl Source {
         if let (Some(_), Some(subnet), Some(length)) = (&self.from.pool_ref, subnet, length)
             && subnet.prefix() != length
         {
-            return Err(format!("{address} has prefix length {length}, expected the one of {subnet}"));
+            return Err(format!("{address} has prefix length {length}, expected the prefix length of {subnet}"));
         }
         let length = subnet.map(IpNetwork::prefix).or(length);
         let network = length.and_then(|length| IpNetwork::new(address, length).ok());
@@ -157,7 +157,7 @@ impl MachineClaim {
     ///
     /// # Errors
     ///
-    /// Returns the reason if this controller does not create such claims.
+    /// Returns the reason why this controller cannot have created the claim.
     pub(super) fn read(object: Object) -> Result<Self, String> {
         let metadata = ObjectMeta { managed_fields: None, ..object.metadata };
         let annotation = metadata.annotations.as_ref().and_then(|all| all.get(CLAIMANT_ANNOTATION));

@@ -187,7 +187,7 @@ impl View {
             None => Answer::Wait(format!("{title}: it does not exist")),
             Some(claim) if is_deleted(&claim.metadata) => Answer::Wait(format!("{title}: it is being deleted")),
             Some(claim) if claim.owner().is_some_and(|owner| owner != uid(&vm.metadata)) => {
-                Answer::Wait(format!("{title}: it is of an earlier VirtualMachine"))
+                Answer::Wait(format!("{title}: it belongs to an earlier VirtualMachine"))
             }
             Some(IpamClaim { ips, problem, .. }) if ips.is_empty() => answer_without_address(&title, problem.as_ref()),
             Some(claim) => source.offer(title, &claim.ips, None),
@@ -212,7 +212,7 @@ impl View {
             return Answer::Step(Step::CreateClaim(claim));
         };
         if claim.claimant != claimant {
-            return Answer::Wait(format!("{title}: it is of an earlier machine, {}", claim.claimant.machine));
+            return Answer::Wait(format!("{title}: it belongs to an earlier machine, {}", claim.claimant.machine));
         }
         if is_deleted(&claim.metadata) {
             return Answer::Wait(format!("{title}: it is being deleted"));
@@ -262,8 +262,9 @@ impl View {
         Some(offers)
     }
 
-    /// Returns the step that reports a source that does not give the machine the address in its Secret. The guest keeps
-    /// this address. `None`: every source gives the address in the Secret.
+    /// Compares the sources with the Secret of a machine. Returns the step that reports the first difference: the guest
+    /// keeps the address in its Secret. If the comparison needs an IPAddress or its finalizer, returns the step that
+    /// reads or patches the IPAddress. `None`: every source gives the address in the Secret.
     pub(super) fn compare_sources(&self, vm: &VirtualMachine, own: &OwnSecret) -> Option<Step> {
         let claimed = Claimed { machine: own.machine.clone(), created: Default::default() };
         let selected = self.selected.as_ref().ok()?;
@@ -276,7 +277,7 @@ impl View {
                     let name = claim_of(&self.key.name, &given.interface);
                     format!("IPAddressClaim {}/{name}: it does not exist", self.key.namespace)
                 }
-                // This step reads the IPAddress, or adds the finalizer again.
+                // The step reads the IPAddress, or adds its finalizer again.
                 Answer::Step(step) => return Some(step),
                 Answer::Wait(problem) | Answer::Exhausted(problem) => problem,
                 Answer::Refused(problem) | Answer::Invalid(problem) => problem,

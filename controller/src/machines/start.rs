@@ -1,4 +1,5 @@
-//! The start of a leader: adopts the addresses that objects record, then submits the outstanding claims.
+//! The start of a leader: adopts the addresses that objects record, finds the outstanding claims, and chooses the order
+//! of the first passes.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -31,7 +32,7 @@ const COMPARISON: Duration = Duration::from_millis(2);
 /// digest.
 const READ: Duration = Duration::from_millis(20);
 
-/// Pause between two passes that read a Secret after the first pass has only compared its digest.
+/// Pause between two passes that read Secrets of machines whose first pass has only compared the digest.
 const CHECK: Duration = Duration::from_millis(100);
 /// Shortest pause between the comparison of a machine and the pass that reads its Secret.
 const FIRST_CHECK: Duration = Duration::from_secs(60);
@@ -107,9 +108,9 @@ impl Work<'_> {
         names
     }
 
-    /// Reserves the addresses in the network data of users, for each machine on the network of a pool. This is done
-    /// before the addresses are opened, because a waiting machine then gets an address at once. The passes of machines
-    /// begin only later.
+    /// Reserves the addresses in the network data of users, for each machine on the network of a pool. The leader does
+    /// this before the registry opens the addresses: waiting machines get addresses as soon as they are open, and the
+    /// passes of machines begin only later.
     pub(super) async fn reserve_data_of_users(&self, selection: &Selection) -> Result<(), Error> {
         let holders = self.machines.registry.holders().await?;
         let holding: BTreeSet<&str> = holders.iter().map(Machine::served_in).collect();
@@ -119,8 +120,8 @@ impl Work<'_> {
                 let vm = index.vm(&key)?;
                 let chosen = selection.of(vm).map_err(|problem| problem.to_string());
                 let mut networks = selection.other_networks(vm, chosen.as_deref().unwrap_or_default());
-                // Network data in a namespace without addresses or records on the network reserves nothing. The
-                // machines of such a namespace must not delay each growth.
+                // If a namespace holds no address, and its records do not count on the network, its network data
+                // reserves nothing there. The machines of such a namespace must not delay each growth.
                 networks.retain(|network| {
                     holding.contains(&*key.namespace) || selection.has_records_of(&key.namespace, network)
                 });
@@ -194,7 +195,8 @@ impl Work<'_> {
     }
 }
 
-/// Whether an object of a name holds an address, or has a record without a lease.
+/// Whether a machine of a name holds an address or has a record without a lease, or a KubevirtMachine of another
+/// namespace holds an address for this name.
 fn is_held(index: &KnownMachines, holders: &BTreeSet<Machine>, key: &Key) -> bool {
     let mut holders = holders.range(key.holder(HolderKind::default(), "")..);
     holders.next().is_some_and(|holder| Key::of_machine(holder) == *key) || !index.earlier_of(key).is_empty()
@@ -213,7 +215,8 @@ fn without(inventory: &mut Inventory, leased: &BTreeSet<(Claimant, IpAddr)>) -> 
     known
 }
 
-/// Whether a person must resolve this problem of an address. With any other problem, the machine keeps the address.
+/// Whether a person must resolve this problem of an address. With any other problem, the machine keeps the address, or
+/// the record has no effect.
 fn is_conflict(problem: &Problem) -> bool {
     use Problem::{Ambiguous, Duplicate, NoPool, OtherAddress, OtherNetwork, Reserved};
     match problem {

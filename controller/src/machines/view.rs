@@ -92,17 +92,18 @@ pub(super) struct View {
     // The responses to the steps of this pass, see [`View::note`].
     /// The Secrets of the machine that this pass has read, by name.
     pub(super) secrets: BTreeMap<String, NetworkSecret>,
-    /// Whether a Secret in `secrets` is derived from a digest and not read, see [`super::digest`]. The pass has made no
-    /// request so far. Before its first request, the pass reads the Secret.
+    /// Whether the pass has not read the Secret in `secrets`, but made it from the leases and compared its digest, see
+    /// [`super::digest`]. Such a pass has made no request so far. Before its first request, the pass reads the Secret.
     pub(super) trusts_digest: bool,
-    /// Addresses in the Secret of another author from which the guest reads its network data. `None`: this pass has not
-    /// read the Secret.
+    /// Addresses in the Secret from which the guest reads its network data, if another author has written this Secret.
+    /// `None`: this pass has not read such a Secret.
     pub(super) other_addresses: Option<Vec<IpAddr>>,
     /// IPAddresses of other providers that this pass has read, by name. A value of `None`: the object does not exist.
     pub(super) addresses: BTreeMap<String, Option<ProviderAddress>>,
     /// Addresses that the registry allocated in this pass. `None`: no successful claim in this pass.
     pub(super) granted: Option<Vec<Allocation>>,
-    /// Reason why the registry refused a request of this pass, or adopted nothing. `None`: no failure.
+    /// Reason why the registry refused a request of this pass or did not adopt an address, or why an object of another
+    /// author prevents a request. `None`: no failure.
     pub(super) problem: Option<Problem>,
     /// Holders that this pass has checked, each with the result: whether the holder is gone.
     pub(super) checked: BTreeMap<Machine, Check>,
@@ -114,7 +115,7 @@ pub(super) struct View {
 pub(super) enum Response {
     /// The request is done. The objects and the registry show its effect.
     Done,
-    /// The API server has not stored the patch, because it has another version of the object.
+    /// The API server has not stored the patch, because it has another version of the object, or no such object.
     NotStored,
     /// The Secret that the step has read or written, with its name.
     Secret(String, NetworkSecret),
@@ -156,7 +157,7 @@ pub(super) type Chosen = Result<Vec<Selected>, String>;
 pub(super) struct Memory {
     /// Holders that have claimed addresses. Each of them may wait for an address or hold an address.
     pub(super) claimed: BTreeSet<Machine>,
-    /// The last reported event. `None`: the next event is always published.
+    /// The last published event. `None`: the next event is always published.
     pub(super) notice: Option<Notice>,
     /// Time at which `notice` was last published.
     pub(super) noticed: Option<Instant>,
@@ -166,7 +167,8 @@ pub(super) struct Memory {
     /// Addresses that are not held for a guest after its migration to another cluster, according to the last event
     /// about them.
     pub(super) not_held: BTreeSet<IpAddr>,
-    /// Doubtful records that the last events were about: they cannot be read, or contradict another record.
+    /// The doubtful records about which the last events were published. A doubtful record cannot be read, or
+    /// contradicts another record.
     pub(super) doubts: BTreeSet<String>,
     /// Whether a user has removed the annotation with which the VirtualMachine was left alone.
     pub(super) is_freed: bool,
@@ -267,7 +269,8 @@ impl View {
 
     /// Whether the machine waits for a change that no watch reports:
     ///
-    /// - Another machine holds the address that the source of this machine gives.
+    /// - Another machine holds the address that the source of this machine gives, or the reuse delay of this address
+    ///   has not ended.
     /// - An object of another author has the name of the machine's claim.
     /// - The IPAddress of the machine's claim does not exist yet.
     pub(super) fn is_disputed(&self) -> bool {
@@ -323,8 +326,9 @@ impl View {
         if is_known && !is_repeated { Step::Wait } else { Step::Report(notice) }
     }
 
-    /// Returns the step that reports doubtful records whose addresses are reserved for the machine: they cannot be
-    /// read, or contradict another record. `None`: the last events are about exactly these records.
+    /// Returns the step that reports the doubtful records of the machine. A doubtful record cannot be read, or
+    /// contradicts another record, and its addresses are reserved. `None`: the last events are about exactly these
+    /// records.
     pub(super) fn report_doubts(&self) -> Option<Step> {
         let is_served = !matches!(&self.selected, Ok(selected) if selected.is_empty()) || !self.ledger.known.is_empty();
         let has_address = |doubt: &&ObjectDiagnostic| doubt.claimant.is_some() && !doubt.addresses.is_empty();
@@ -334,8 +338,8 @@ impl View {
     }
 
     /// Returns the step that writes the annotation with the reason why the machine waits, or removes the annotation of
-    /// a machine that does not wait. `None`: the annotation is correct. The annotation is on the KubevirtMachine,
-    /// because people read this object, and capk reports there only that the guest starts.
+    /// a machine that does not wait. `None`: the annotation is correct, or there is no KubevirtMachine. The annotation
+    /// is on the KubevirtMachine, because people read this object, and capk reports there only that the guest starts.
     pub(super) fn annotate_waiting(&self) -> Option<Step> {
         let machine = self.machine.as_ref().filter(|machine| !is_deleted(&machine.metadata))?;
         let vm = self.vm.as_ref().filter(|vm| vm.kubevirt_machine().as_ref() == Some(&self.key));

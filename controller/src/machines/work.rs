@@ -70,8 +70,9 @@ pub(super) struct Work<'m> {
 // === impl Machines ===
 
 impl Machines {
-    /// Creates the part that serves the machines of pools. The number of parts of `opening` must include this part. The
-    /// observers receive every VirtualMachine and every instance. `pools` has the pools that the webhooks use.
+    /// Creates the part that serves the machines of pools. The number of parts of `opening` must include this part.
+    /// `macs` receives every VirtualMachine and every instance, `reports` every instance. `pools` has the pools that
+    /// the webhooks use.
     #[must_use]
     pub fn new(
         client: Client,
@@ -96,7 +97,7 @@ impl Machines {
 // === impl Work ===
 
 impl Work<'_> {
-    /// Watches each kind.
+    /// Returns a stream of changes for each kind that the leader watches.
     pub(super) fn watches_of_kinds(&self) -> Vec<BoxStream<'static, (MachineKind, Change)>> {
         let watches = self.kinds.all().map(|kind| {
             let client = self.machines.client.clone();
@@ -143,8 +144,8 @@ impl Work<'_> {
         new.for_each(|holder| drop(self.others.send(Key::of_vm(holder))));
     }
 
-    /// Logs what the registry adopted: a line for each machine, and a line for each address that does not fit. Every line
-    /// about a machine in the log has the name of its VirtualMachine.
+    /// Logs what the registry adopted: a line for each machine, and a line for each recorded address that does not
+    /// match the registry. Every line about a machine in the log has the name of its VirtualMachine.
     pub(super) fn log_adoption(&self, records: &[Record], adoption: &Adoption) {
         for (holder, addresses) in adoption::adopted(records, adoption) {
             let (machine, addresses) = (Key::of_vm(&holder), list(addresses));
@@ -212,7 +213,8 @@ impl Work<'_> {
 
     /// Returns the kind of IPAddressClaims. `Err`: the API server does not serve them.
     pub(super) fn claims(&self) -> Result<MachineKind, Error> {
-        let version = self.kinds.claims.ok_or_else(|| Error::NotReady("no IPAddressClaims are served".to_owned()))?;
+        let unserved = || Error::NotReady("the API server does not serve IPAddressClaims".to_owned());
+        let version = self.kinds.claims.ok_or_else(unserved)?;
         Ok(MachineKind::AddressClaim(version))
     }
 

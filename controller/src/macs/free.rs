@@ -45,9 +45,8 @@ impl<'i> Free<'i> {
         }
     }
 
-    /// Takes a free address from one of these pools. Prefers the address that a machine of the same name had on this
-    /// interface. Otherwise takes the lowest address of the first pool with a free address. Also returns the name of
-    /// the pool.
+    /// Takes a free address from the first of these pools that has a free address: the address that a machine of the
+    /// same name last had on this interface, otherwise the lowest address. Also returns the name of the pool.
     pub(super) fn take(&mut self, pools: &[&str], key: &Key, interface: &str) -> Option<(&'i str, MacAddr)> {
         let Self { objects, used, planned, released, exhausted, .. } = self;
         let may_serve = |name: &str| pools.contains(&name) && !exhausted.contains(name);

@@ -67,7 +67,7 @@ pub(super) enum Action {
     /// is no lease.
     Record { address: MacAddr, version: Option<u64>, lease: Box<LeaseSpec> },
     /// Writes addresses into a VirtualMachine. The merge patch `request` asks the webhook to write them. If no webhook
-    /// answers, the JSON patch `patch` follows. Each text in `addresses` has the form `address to interface`.
+    /// answers, the JSON patch `patch` follows. Each string in `addresses` has the form `address to interface`.
     Assign { key: Key, request: Value, patch: Value, addresses: Vec<String> },
     /// Reads the VirtualMachine of a lease and its instance. Releases the lease if no guest can use the address.
     Prove { address: MacAddr, version: u64, lease: Box<LeaseSpec> },
@@ -197,7 +197,8 @@ impl Objects {
         Ok(vec![Action::Assign { key: key.clone(), request, patch, addresses }])
     }
 
-    /// Returns the actions that check leases whose VirtualMachine and instance are not known.
+    /// Returns the actions that check each lease whose VirtualMachine is not known, and whose address no known instance
+    /// of the same name has.
     fn proofs(&self) -> Vec<Action> {
         let proof = |(address, lease): (&MacAddr, &Result<LeaseSpec, String>)| {
             let lease = lease.as_ref().ok().filter(|lease| lease.released.is_none())?;

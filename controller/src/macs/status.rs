@@ -49,7 +49,7 @@ impl Objects {
         }
         let shared: Vec<String> = shared
             .iter()
-            .map(|(address, keys)| format!("{address}: machines {} have it", names(keys.iter().copied())))
+            .map(|(address, keys)| format!("{address}: machines {} have this address", names(keys.iter().copied())))
             .collect();
         let shared = shared.join("\n");
         let total = pool.pool.as_ref().map_or(0, MacPool::total);

@@ -73,8 +73,8 @@ impl Opening {
     }
 
     /// Processes the claims of a part that has adopted all its records up to this growth. At the start, the claims of
-    /// all parts are processed together. After the start, the claims of a part are processed at once. Returns when the
-    /// addresses of the growth are open.
+    /// all parts are processed together. After the start, the claims of a part are processed without those of other
+    /// parts. Returns when the addresses of the growth are open.
     pub async fn claim(&self, part: &'static str, growth: u64, claims: Vec<Claim>) -> Result<(), Stopped> {
         let mut claims = Some(claims);
         self.state.send_modify(|state| {

@@ -207,8 +207,8 @@ async fn run_kinds<W: Work>(
     Err(serve(part.noun, (&part.lines, &part.metrics), names, Box::pin(wakes), |key| work.turn(key), pass).await)
 }
 
-/// Notes changes until each watch of `unlisted` has listed its objects, because no record may be missing when the first
-/// addresses are allocated. Each watch counts once: one watch may list its objects twice before another watch has
+/// Notes changes until each watch of `unlisted` has listed its objects, because every record must be known when the
+/// first addresses are allocated. Each watch counts once: one watch may list its objects twice before another watch has
 /// listed its objects.
 async fn until_listed<K>(
     changes: &mut (impl Stream<Item = (usize, K, Change)> + Unpin),

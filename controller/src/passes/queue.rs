@@ -51,8 +51,8 @@ pub(super) struct Queue {
     /// The waiting names of each namespace and turn, in the order of their times.
     due: BTreeMap<(String, Turn), BTreeSet<(Instant, Key)>>,
     times: BTreeMap<Key, (Instant, Turn)>,
-    /// Names with a running pass. The value is the turn of this pass, with the time and turn of the next pass if one is
-    /// requested.
+    /// Names with a running pass. The value is the turn of this pass, with the time and turn of the next pass if a next
+    /// pass is requested.
     under_way: BTreeMap<Key, (Turn, Option<(Instant, Turn)>)>,
     /// Number of running passes of each namespace.
     running: BTreeMap<String, usize>,

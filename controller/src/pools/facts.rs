@@ -12,7 +12,8 @@ use crate::kinds::pool::{PoolSpec, PoolStatus};
 /// The objects for which this controller is responsible.
 #[derive(Clone, Debug, Default)]
 pub struct Scope {
-    /// The only namespace of the controller. Empty: all namespaces. Cluster-scoped objects are always in the scope.
+    /// The only namespace of the controller. Empty: all namespaces. This member does not restrict cluster-scoped
+    /// objects.
     pub namespace: String,
     /// Required value of the label `cluster.x-k8s.io/watch-filter`. Empty: an object may have any value, or no such
     /// label.
@@ -33,7 +34,7 @@ pub struct PoolObject {
     pub status: Option<PoolStatus>,
 }
 
-/// The facts about a pool that claims need.
+/// What claims need to know about a pool.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct PoolFacts {
     /// UID of the object.

@@ -1,7 +1,7 @@
 //! Labels the namespaces that contain machines of pools, so that the API server calls the webhooks for these machines.
 //!
 //! Only the leader does this. The label is written by server-side apply. If no pool serves a namespace any more, the
-//! controller removes its own field, and the label remains if a user has set it, too. If a pool selects by the labels
+//! controller removes its own field, and the label remains if a user has also set it. If a pool selects by the labels
 //! of Namespaces, and the controller does not know these labels, no label is removed: without the label, new machines
 //! would start without network data.
 

@@ -78,7 +78,8 @@ enum Derived {
     Write(Box<PoolSpec>),
     /// The configuration is gone, so the pool must be deleted.
     Delete,
-    /// The pool must not be changed: the configuration has errors, or another pool has the name.
+    /// The pool must not be changed: the configuration has errors, another pool has the name, or the pool is being
+    /// deleted.
     Problem(Problem),
 }
 
@@ -132,7 +133,7 @@ impl NodePools {
             self.postponed.note(key, results.iter().any(Result::is_err), now);
             for error in results.into_iter().filter_map(Result::err) {
                 if let Some(hidden) = self.lines.note(&error, now) {
-                    tracing::warn!(node_pool = %key, error, hidden, "could not work on a NodePool");
+                    tracing::warn!(node_pool = %key, error, hidden, "could not update the condition or the derived pool of a NodePool");
                 }
             }
         }
@@ -353,8 +354,8 @@ fn derive(node_pool: &Object, hosted_cluster: Option<&Object>, pool: Option<&Mac
     }
 }
 
-/// Returns a line that says where the controller looks for the subnet of the machines, to follow the errors with which
-/// the API server rejects a derived pool. `None`: none of the errors is about an unknown prefix length.
+/// Returns the line that follows `errors`, the errors with which the API server rejects a derived pool. The line says
+/// where the controller looks for the subnet of the machines. `None`: no error is about an unknown prefix length.
 fn lacking_subnet(errors: &str, node_pool: &Object, hosted_cluster: Option<&Object>) -> Option<String> {
     if !errors.contains("no prefix length") {
         return None;
@@ -420,8 +421,8 @@ mod tests {
         MachinePool::read(PoolObject::read(self::object(object)))
     }
 
-    /// Creates a pool of the NodePool `clusters/workers` that is exhausted. The message names `interface`. If
-    /// `interface` is `None`, the pool is not exhausted.
+    /// Creates a pool of the NodePool `clusters/workers`. If `interface` is given, the pool is exhausted, and its
+    /// message names the interface.
     fn pool_of(interface: Option<&str>) -> MachinePool {
         pool_on("default", interface)
     }
@@ -457,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn an_exhausted_pool_adds_a_condition_with_the_string_of_the_enhancement() {
+    fn an_exhausted_pool_adds_a_node_pool_condition_with_the_message_of_the_openshift_enhancement() {
         let ready = json!({"type": "Ready", "status": "True", "severity": "Info"});
         let message = "No available IPs in pool for interface eno101";
         let wanted = condition("True", "NoFreeAddress", message, "1970-01-01T00:00:00Z");
@@ -619,7 +620,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_prefix_length_says_where_the_subnet_of_the_machines_may_be() {
+    fn the_error_about_an_unknown_prefix_length_says_where_the_subnet_of_the_machines_may_be() {
         let Derived::Write(spec) = derive(&configured(&config()), None, None) else { panic!() };
         let errors =
             spec.check(Some("clusters"), "workers").1.kept().iter().map(ToString::to_string).collect::<String>();

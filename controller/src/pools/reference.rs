@@ -99,7 +99,8 @@ pub fn admit_new(new: NewMachine<'_>, selection: &Selection) -> serde_json::Resu
     let (machine, mut edit) = (VirtualMachine::read(object.clone()), Edit::of(object)?);
     let selected = selection.of(&machine);
     edit.remove(&["metadata", "annotations", LEFT_ALONE_ANNOTATION]);
-    // A new machine holds no address yet, so a record of addresses in its manifest belongs to another machine.
+    // The controller has not written into a new VirtualMachine yet, so a record of addresses in its manifest belongs to
+    // another VirtualMachine.
     for annotation in object.metadata.annotations.iter().flatten().map(|(name, _)| name) {
         if [ANNOTATION_PREFIX, NETWORK_PREFIX].iter().any(|prefix| annotation.starts_with(prefix)) {
             edit.remove(&["metadata", "annotations", annotation]);
@@ -143,7 +144,7 @@ pub fn admit_new(new: NewMachine<'_>, selection: &Selection) -> serde_json::Resu
         return Ok(Decision::NotSelected(Allowed::of(edit, warning)));
     }
     if machine.metadata.name.as_ref().is_none_or(String::is_empty) {
-        let message = "metadata.name: missing, expected a name: the network data is bound to it";
+        let message = "metadata.name: missing, expected a name: the network data is only for a machine of this name";
         return Ok(Decision::Refuse(message.to_owned()));
     }
     if machine.cloud_init.is_none() {
@@ -400,8 +401,8 @@ fn facts<'m>(machine: &'m VirtualMachine, selection: &Selection) -> Facts<'m> {
 /// Whether a change of the machine requires new network data. A missing MAC address does not count as a change, because
 /// it may be chosen later. If no pool selects the machine, there can be no new network data.
 fn has_changed(before: &VirtualMachine, after: &VirtualMachine, selection: &Selection) -> bool {
-    // The pools may select the machine no longer, or for no interface. Its addresses belong to the earlier network all
-    // the same.
+    // Even if the pools no longer select the machine, or serve none of its interfaces, the addresses of the machine
+    // belong to the earlier network.
     let moves = |earlier: &Attachment| {
         let has_moved = |it: &Attachment| it.name == earlier.name && it.network != earlier.network;
         selection.has_pool_of(&earlier.network) && after.networks.iter().any(has_moved)
@@ -730,8 +731,7 @@ mod tests {
         let refused = Decision::Refuse(expected.to_owned());
         assert_eq!(decision(&[being_deleted(&json!({}))], &json!({})), refused);
         assert_eq!(decision(&[being_deleted(&json!({"spec": {"addresses": ["x"]}}))], &json!({})), refused);
-        // In the first two cases the pool is of another network or no longer selects machines. In the third, another
-        // pool serves the machine.
+        // The pool is on another network, or no longer selects machines.
         for changes in [json!({"spec": {"network": "infra/vlan20"}}), json!({"spec": {"machineSelector": null}})] {
             let decision = decision(&[being_deleted(&changes)], &json!({}));
             assert_eq!(decision, Decision::NotSelected(Allowed::default()), "{changes}");
@@ -840,12 +840,12 @@ mod tests {
     fn a_machine_without_a_name_is_refused() {
         let mut object = object(&json!({}));
         object["metadata"] = json!({"namespace": "n", "generateName": "w-"});
-        let message = "metadata.name: missing, expected a name: the network data is bound to it";
+        let message = "metadata.name: missing, expected a name: the network data is only for a machine of this name";
         assert_eq!(admit(&object, &[pool("p", &json!({}))], false), Decision::Refuse(message.to_owned()));
     }
 
     #[test]
-    fn a_machine_of_an_exhausted_pool_is_refused_with_the_string_of_the_enhancement() {
+    fn a_machine_of_an_exhausted_pool_is_refused_with_the_message_of_the_openshift_enhancement() {
         let id = PoolId { namespace: Some("n".to_owned()), name: "p".to_owned() };
         let message = "No available IPs in pool for interface eno101".to_owned();
         assert_eq!(decision(&[exhausted("p", &json!({}))], &json!({})), Decision::Exhausted(message, vec![id]));
@@ -1020,7 +1020,7 @@ mod tests {
         assert_eq!(after(&old, &other, &pools), expected);
         let of_0_2_0 = served("w-0-networkdata", "n/w-0");
         assert_eq!(after(&of_0_2_0, &applied(&of_0_2_0), &pools).0.0.as_deref(), Some("w-0-networkdata"));
-        // A pool of another network does not take the network data of the pool away.
+        // A further pool on another network changes nothing.
         let both =
             [pools[0].clone(), pool("q", &json!({"spec": {"network": "infra/vlan20", "machineSelector": null}}))];
         assert_eq!(after(&old, &applied(&old), &both), expected);
@@ -1044,8 +1044,8 @@ mod tests {
         let ending = [pool("p", &json!({"metadata": {"deletionTimestamp": "2026-08-14T10:00:00Z"}}))];
         for new in [moved(old.clone()), moved(applied(&old))] {
             assert_eq!(facts_of(&changed(&old, &new, &ending).0).0, None, "its pool is being deleted");
-            // The pool selects the machine, which has no interface on its network. The name is that of a Secret that
-            // does not exist, so the instance waits.
+            // The pool selects the machine, but the machine has no interface on the network of the pool. The Secret in
+            // the new reference does not exist, so the instance waits.
             let live = [pool("p", &json!({}))];
             assert_eq!(facts_of(&changed(&old, &new, &live).0).0.as_deref(), Some(NAME));
         }

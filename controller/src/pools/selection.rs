@@ -4,7 +4,7 @@
 //! | a pool has | it selects |
 //! |---|---|
 //! | `nodePoolRef` | VirtualMachines of this NodePool, in the namespace that HyperShift creates for the cluster of the NodePool |
-//! | `machineSelector` | VirtualMachines in the namespace of the pool whose labels match |
+//! | `machineSelector` | VirtualMachines whose labels match, in the namespace of the pool |
 //! | `nodePoolRefs` | VirtualMachines of these NodePools, each in the namespace of its cluster |
 //! | `namespaceSelector` | VirtualMachines in the namespaces whose labels match; with `machineSelector`, only those whose own labels match |
 //!
@@ -50,7 +50,7 @@ pub struct Selection {
     undecided: Vec<(Selector, PoolId)>,
     memberships: BTreeMap<PoolId, Membership>,
     node_pools: BTreeMap<Key, Arc<Object>>,
-    /// The networks of all pools.
+    /// The networks of all valid pools.
     networks: BTreeSet<String>,
 }
 
@@ -274,8 +274,8 @@ impl Selection {
     }
 
     /// Returns the interfaces for which a machine keeps the network data of a pool that is being deleted and refers to
-    /// it: neither the network nor the interface in the guest is one of `selected`. `None`: no such pool refers to the
-    /// machine. A pool that cannot serve the machine as it is now adds no interface.
+    /// the machine. An interface is left out if `selected` has its network or its name in the guest, or if the pool
+    /// cannot serve the machine as it is now. `None`: no such pool refers to the machine.
     pub(crate) fn kept(&self, machine: &VirtualMachine, selected: &[Selected]) -> Option<Vec<Selected>> {
         let mut pools = self.referring(machine).peekable();
         pools.peek()?;
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_for_claims_only_selects_no_machine() {
+    fn a_pool_that_is_only_for_claims_selects_no_machine() {
         let selection = selection([pool("a", &json!({"spec": {"nodePoolRef": null}}))]);
         assert_eq!(of(&selection, &machine(&[("x", "infra/vlan10", 0)])), selected(&[]));
         assert_eq!(selection.namespaces().count(), 0);
@@ -496,7 +496,7 @@ mod tests {
         let selection =
             Selection::new([global("a", &narrow), pool("b", &json!({}))], [node_pool("clusters", "p", "c.1")], None);
         let of_role = |role: &str, network: &str| machine_of("n", &json!({"role": role}), &[("x", network, 0)]);
-        let expected = "pool a selects machines by the labels of Namespaces, which the controller may not list, expected the \
+        let expected = "pool a selects machines by the labels of Namespaces, which the controller has no right to list, expected the \
                         right to list and watch namespaces";
         assert_eq!(of(&selection, &of_role("worker", "infra/vlan10")), Err(expected.to_owned()));
         assert!(!selection.has_every_namespace());
@@ -561,7 +561,7 @@ mod tests {
         let (a, b) = (ending("a", json!({})), ending("b", json!({"network": "infra/vlan20", "interface": "eno102"})));
         assert_eq!(kept(vec![a.clone(), b.clone()]), rows(&["clusters/a eno101 x", "clusters/b eno102 y"]));
         assert_eq!(kept(vec![a.clone(), b, pool("c", &json!({}))]), rows(&["clusters/b eno102 y"]));
-        // Another pool has the network of the pool, its interface, or both.
+        // Another pool has the network and the interface of the pool, or only the interface.
         assert_eq!(kept(vec![a.clone(), ending("d", json!({}))]), rows(&["clusters/a eno101 x"]));
         assert_eq!(kept(vec![a, pool("e", &json!({"spec": {"network": "infra/vlan20"}}))]), rows(&[]));
         // The pool cannot serve the machine as it is now.
@@ -670,10 +670,10 @@ mod tests {
     #[test]
     fn an_acpi_index_that_gives_the_interface_another_name_is_a_problem() {
         let selection = selection([pool("a", &json!({}))]);
-        let expected = "pool clusters/a: interface x of the machine has acpiIndex 7, expected none or the one of eno101, \
+        let expected = "pool clusters/a: interface x of the machine has acpiIndex 7, expected no acpiIndex or the acpiIndex of eno101, \
                         the interface of the pool";
         assert_eq!(of(&selection, &machine(&[("x", "infra/vlan10", 7)])), Err(expected.to_owned()));
-        let expected = "pool clusters/a: interface y of the machine has acpiIndex 101, expected another one: eno101 is the \
+        let expected = "pool clusters/a: interface y of the machine has acpiIndex 101, expected another acpiIndex: eno101 is the \
                         interface of the pool, and x is on its network";
         let taken = machine(&[("x", "infra/vlan10", 0), ("y", "default", 101)]);
         assert_eq!(of(&selection, &taken), Err(expected.to_owned()));

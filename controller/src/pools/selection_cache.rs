@@ -148,7 +148,7 @@ impl SelectionCache {
         *self.rounds.borrow()
     }
 
-    /// Lists all objects again, because the API server may have older objects than before.
+    /// Makes [`SelectionCache::run`] list all objects again, because the API server may have older objects than before.
     pub fn begin_age(&self) {
         self.ages.send_modify(|age| *age += 1);
     }

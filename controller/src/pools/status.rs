@@ -65,7 +65,7 @@ pub struct KnownPools {
 /// Reason of the condition `Ready` of a pool whose change the registry rejects.
 const IN_USE: &str = "InUse";
 
-// === impl Index ===
+// === impl KnownPools ===
 
 impl KnownPools {
     /// Replaces the pools.
@@ -165,7 +165,7 @@ impl KnownPools {
         facts.collect()
     }
 
-    /// Replaces the changes of pools that the registry rejected.
+    /// Sets which changes of pools the registry has rejected, with the reasons. Earlier rejections are forgotten.
     pub fn refuse(&mut self, refused: Vec<(String, PoolError)>) {
         self.refused = refused.into_iter().map(|(name, error)| (name, error.to_string())).collect();
     }
@@ -750,7 +750,7 @@ mod tests {
     }
 
     #[test]
-    fn an_exhausted_pool_is_reported_once_with_the_string_of_the_enhancement() {
+    fn an_exhausted_pool_has_a_condition_and_one_event_with_the_message_of_the_openshift_enhancement() {
         let known = observations([("clusters/a", waiting(2, observation(0, 254)))]);
         let mut index = index([pool("a", 1, "10.0.0.0/24")]);
         let update = index.updates(&known, at(100)).remove(0);
@@ -787,7 +787,8 @@ mod tests {
         expected["status"]["waiting"] = 11.into();
         expected["status"]["firstWaiting"] = json!(queue.into_iter().chain([machine("m-1", 10)]).collect::<Vec<_>>());
         assert_eq!(patch(known), expected);
-        // The webhook decides by the condition `Exhausted`.
+        // Rejected machines do not change the condition `Exhausted`: with this condition, the webhook decides whether
+        // it rejects a machine.
         let mut relieved = Observation { relief: Some("clusters/b".to_owned()), ..observation(0, 254) };
         relieved.usage.refused = 1;
         let update = index.updates(&observations([("clusters/a", relieved)]), at(100)).remove(0);
@@ -885,7 +886,8 @@ mod tests {
         assert_eq!(numbers, [vec![(2, 2); MOST_LINES], vec![(0, 2); 30 - MOST_LINES]].concat());
         let text = first_lines(&conflicts);
         let line = |last: u8| {
-            format!("10.0.0.{last}: VirtualMachine n/a records it for eno101 of n/a (v), without a holder\n")
+            let end = "the address has no holder";
+            format!("10.0.0.{last}: VirtualMachine n/a records this address for eno101 of n/a (v); {end}\n")
         };
         assert_eq!(text, (1..=20).map(line).collect::<String>() + "and 40 more");
     }

@@ -10,8 +10,8 @@ use crate::cluster::key::{Key, PoolId};
 
 /// Maximum number of reported addresses of one family and network that can count in shares ([`Share`]) for one guest.
 pub(super) const MOST_OF_GUEST: usize = 4;
-/// The size of a share is the number of all addresses of the pool, divided by this number. A pool has a share for the
-/// namespace of a guest only if the pool does not serve this namespace, or also serves other namespaces.
+/// The size of a share is the number of all addresses of the family in the pool, divided by this number. A pool has a
+/// share for the namespace of a guest only if the pool does not serve this namespace, or also serves other namespaces.
 const PART: u128 = 4;
 /// Size of a share of a pool whose addresses come from another program: such a pool has no number of addresses.
 const MOST_OF_EXTERNAL: usize = 64;
@@ -110,8 +110,8 @@ impl Pools {
         }
     }
 
-    /// Maximum number of addresses in a share. At least one, even in a small pool, because a running guest has priority
-    /// over a waiting machine.
+    /// Maximum number of addresses in a share. The maximum is at least 1, even in a small pool, because a running guest
+    /// has priority over a waiting machine.
     pub(super) fn most(&self, share: &Share) -> usize {
         let offer = self.0.iter().find(|offer| offer.pool.name() == share.pool);
         if offer.is_some_and(|offer| offer.pool.is_external()) {

@@ -20,7 +20,7 @@
 //!   reserved.
 //!
 //! The cost of a change of one instance does not depend on the number of instances. A new leader starts from the
-//! current reports: it reserves each reported address again, and an absence begins anew.
+//! current reports: it reserves each address that these reports contain, and no other address.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -44,7 +44,8 @@ pub(super) struct Reservations {
     /// The pools of each network.
     pools: BTreeMap<String, Pools>,
     guests: BTreeMap<Key, Known>,
-    /// Objects that name no network, with their UID and addresses. Their addresses count on every network.
+    /// Objects that name no network, with their UID and addresses. An address counts on each network that has a pool
+    /// with the address.
     anywhere: BTreeMap<Key, (String, BTreeSet<IpAddr>)>,
     queues: BTreeMap<Share, Queue<Place>>,
     /// For each pool, the number of addresses of each guest that are beyond the bounds.

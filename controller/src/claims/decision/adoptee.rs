@@ -20,7 +20,7 @@ use crate::kinds::pool::HolderKind;
 pub(crate) struct Unrecorded {
     pub(crate) address: IpAddress,
     /// UID of the claim to which the IPAddress belongs: the claim of the name, or an earlier claim that is gone.
-    /// `None`: this leader has seen no claim of the name.
+    /// `None`: this leader knows no such claim.
     pub(crate) claim: Option<String>,
 }
 

@@ -239,7 +239,7 @@ fn annotated(annotations: &Value) -> Option<IpAddressClaim> {
 }
 
 #[test]
-fn only_the_requested_address_is_claimed_and_it_selects_the_family() {
+fn only_the_requested_address_is_claimed_and_its_family_is_the_family_of_the_claim() {
     let mut view = view();
     view.ledger.pool.as_mut().unwrap().families = vec![Family::Ipv4, Family::Ipv6];
     for (annotations, address) in [
@@ -260,8 +260,8 @@ fn an_invalid_requested_address_is_reported() {
     let message =
         "annotation ipam.glowplug.dev/requested-address: leading zero in an address \"10.0.0.09\", expected 10.0.0.9";
     assert_eq!(reported(json!({(REQUEST_ANNOTATION): "10.0.0.09"})), is(NotReady::AllocationFailed, message));
-    let message = "annotation ipam.glowplug.dev/requested-address: no IPv6 address \"10.0.0.9\", as \
-                   ipam.glowplug.dev/family says";
+    let message = "annotation ipam.glowplug.dev/requested-address: wrong family \"10.0.0.9\", expected IPv6 as in \
+                   ipam.glowplug.dev/family";
     let annotations = json!({(REQUEST_ANNOTATION): "10.0.0.9", (FAMILY_ANNOTATION): "IPv6"});
     assert_eq!(reported(annotations), is(NotReady::AllocationFailed, message));
 }
@@ -420,7 +420,7 @@ fn an_address_is_not_released_while_an_infrastructure_provider_has_a_finalizer_o
 fn the_ipaddress_of_another_provider_is_not_changed() {
     let other = address(&json!({"spec": {"poolRef": {"kind": "InClusterIPPool"}}}));
     let mut view = View { address: other, ..view() };
-    let message = "IPAddress \"c\" belongs to claim \"c\" of another pool, expected none of this name";
+    let message = "IPAddress \"c\" belongs to claim \"c\" of another pool, expected no IPAddress of this name";
     assert_eq!(readiness(&view), is(NotReady::AllocationFailed, message));
     view.claim = Some(claim(&deleted()));
     assert_eq!(next(&view), Step::Release(holder("u1")));
@@ -446,7 +446,7 @@ fn an_ipaddress_that_the_ledger_does_not_have_is_adopted_before_anything_is_allo
 }
 
 #[test]
-fn an_ipaddress_with_an_invalid_prefix_length_has_an_unknown_prefix_length() {
+fn an_invalid_prefix_length_of_an_ipaddress_counts_as_unknown() {
     for prefix in [-1, 33, 256, i64::MAX] {
         let address = address(&json!({"spec": {"prefix": prefix}})).unwrap();
         let record = record(&address, address.ip().unwrap(), "u1", eno101());
@@ -564,8 +564,8 @@ fn an_ipaddress_of_another_pool_is_not_adopted_and_is_deleted_if_its_claim_is_go
         let metadata = json!({"ownerReferences": [owner], "finalizers": ["ipam.glowplug.dev/protect-address"]});
         address(&json!({"metadata": metadata, "spec": spec}))
     };
-    let foreign = View { address: of(owner("of-nobody")), ..view() };
-    let message = "IPAddress \"c\" has an address of pool n/other, expected one of n/p";
+    let foreign = View { address: of(owner("of-no-claim")), ..view() };
+    let message = "IPAddress \"c\" has an address of pool n/other, expected an address of pool n/p";
     assert_eq!(readiness(&foreign), is(NotReady::AllocationFailed, message));
     let former = View { address: of(owner("u0")), former: ["u0".to_owned()].into(), ..view() };
     assert_eq!(next(&former), Step::DeleteAddress);

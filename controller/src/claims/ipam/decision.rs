@@ -176,7 +176,7 @@ impl View {
 
     /// Returns the step that ends the records of addresses that the status of the claim no longer has, or the step that
     /// first reads the guests. Returns `None` if the claim has no such records, or if a guest may use an address. In
-    /// the second case, the record ends after the guest, or with the claim.
+    /// the second case, the records end when the guest has ended, or together with the claim.
     fn end_records(&self, claim: &IpamClaim) -> Option<Step> {
         if self.ledger.unrecorded.is_empty() {
             return None;

@@ -36,7 +36,7 @@ pub(crate) enum IpamKind {
     Attachment,
 }
 
-// === impl Index ===
+// === impl KnownIpamClaims ===
 
 impl KnownIpamClaims {
     /// Notes a change that a watch reports. Returns the names whose decision may have changed.
@@ -93,7 +93,7 @@ impl KnownIpamClaims {
         [key.clone()].into()
     }
 
-    /// Stores the answer to a consistent read of a claim, like [`crate::claims::known_claims::KnownIpamClaims::take`].
+    /// Stores the answer to a consistent read of a claim, like [`crate::claims::known_claims::KnownClaims::take`].
     pub(crate) fn take(&mut self, key: &Key, known: Option<u64>, object: Option<Object>) -> bool {
         match (object, known) {
             (Some(_), Some(_)) if self.version(key).is_none() => return false,
@@ -266,8 +266,8 @@ impl KnownIpamClaims {
         }
     }
 
-    /// Returns the pools that serve a claim: the pools in the namespace of the claim. If this namespace has no pool,
-    /// returns the pools without a namespace.
+    /// Returns the pools that serve a claim: the pools of its network in its namespace. If the namespace has no such
+    /// pool, returns the pools of the network without a namespace, if they serve claims of this namespace.
     fn pools_of(&self, claim: &IpamClaim) -> Vec<PoolId> {
         let mut pools = self.pools_among(&self.pools, claim);
         let namespace = claim.metadata.namespace.as_deref().unwrap_or_default();

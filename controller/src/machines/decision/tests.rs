@@ -95,7 +95,7 @@ fn marks(label: &str) -> Value {
     })
 }
 
-/// Returns the changes of a VirtualMachine that remove the marks of [`marks`].
+/// Returns the changes that remove the marks of [`marks`] from a VirtualMachine.
 fn without_marks() -> Value {
     let template = json!({"metadata": {"labels": null, "annotations": null}});
     json!({"spec": {"template": template}})
@@ -239,18 +239,19 @@ fn deleting(metadata: ObjectMeta) -> ObjectMeta {
     ObjectMeta { deletion_timestamp: Some(time), ..metadata }
 }
 
-/// Returns the network data of the machine of a view, which has 10.0.0.8.
+/// Returns the network data of the machine of a view for the address 10.0.0.8.
 fn document(view: &View) -> String {
     let (vm, selected) = (view.vm.as_ref().unwrap(), view.selected.as_ref().unwrap());
     view.document(vm, selected, &[allocation("m-1")], &BTreeMap::new()).unwrap().text().to_owned()
 }
 
-/// Returns Secrets of a machine by name, as a pass stores them after it has read them.
+/// Returns the Secrets of a machine by name, in the form in which a pass keeps the Secrets that it has read.
 fn secrets<const N: usize>(all: [OwnSecret; N]) -> BTreeMap<String, NetworkSecret> {
     all.map(|own| (own.name().to_owned(), NetworkSecret::Ours(Box::new(own)))).into()
 }
 
-/// Returns `secret` as a pass reads it after it has stored the Secret.
+/// Returns `secret` in the form in which a pass reads the stored Secret. Asserts that VirtualMachine `v-1` owns the
+/// Secret.
 fn stored(secret: Secret) -> NetworkSecret {
     let metadata =
         ObjectMeta { uid: Some("s-1".to_owned()), resource_version: Some("7".to_owned()), ..secret.metadata.clone() };
@@ -269,14 +270,15 @@ fn served() -> View {
     view
 }
 
-/// Creates a view of a machine with its Secret and its lease, whose annotation and status map are written.
+/// Creates a view of a machine with its Secret and its lease. The pass has already written the annotation and the
+/// status map.
 fn settled() -> View {
     let mut view = served();
     view.done.extend([Once::Annotate, Once::PatchStatus]);
     view
 }
 
-/// Returns the record in a Secret with 10.0.0.8.
+/// Returns the record of 10.0.0.8 in a Secret.
 fn record(secret: &str) -> Record {
     Record {
         claimant: held("m-1", "10.0.0.8").claimant,
@@ -483,7 +485,7 @@ fn a_nocloud_volume_gets_a_network_config() {
 }
 
 #[test]
-fn an_exhausted_pool_is_reported_once_with_the_string_of_the_enhancement() {
+fn a_machine_of_an_exhausted_pool_gets_one_event_with_the_message_of_the_openshift_enhancement() {
     let error = ClaimError::Exhausted {
         interface: "eno101".parse().unwrap(),
         pool: "n/p".to_owned(),
@@ -504,7 +506,7 @@ fn an_exhausted_pool_is_reported_once_with_the_string_of_the_enhancement() {
 }
 
 #[test]
-fn a_machine_of_a_pool_that_allocates_nothing_has_the_reason_of_the_condition_ready_of_the_pool() {
+fn an_event_of_a_machine_says_why_its_pool_allocates_nothing() {
     let mut waits = View { problem: Some(Problem::Refused(ClaimError::Suspended("n/p".to_owned()))), ..view() };
     assert_eq!(decide(&waits), report("NetworkDataMissing", "pool \"n/p\" allocates nothing for now"));
     let not_ready = Some("pools n/o and n/p offer the same addresses of network infra/vlan10: 10.0.0.8".to_owned());
@@ -666,7 +668,7 @@ fn two_pools_of_a_machine_with_different_templates_are_a_problem() {
 }
 
 #[test]
-fn annotation_and_status_map_follow_the_secret() {
+fn the_annotation_and_the_status_map_follow_the_secret() {
     let mut view = served();
     let Step::PatchMachine(patch) = decide(&view) else { panic!() };
     let annotations = json!({
@@ -750,7 +752,8 @@ fn a_guest_without_network_data_must_be_restarted_after_its_machine_has_a_refere
     assert_eq!(decide(&view), refer(Some(early_guest())));
 }
 
-/// Returns the changes of a VirtualMachine that the leader leaves alone.
+/// Returns the changes that remove the network data of a VirtualMachine and add the annotation of a machine that is
+/// left alone. `uid` is the value of the annotation.
 fn left_alone(uid: &str) -> Value {
     let mut changes = referring(None);
     changes["metadata"] = json!({"annotations": {"ipam.glowplug.dev/left-alone": uid}});
@@ -838,7 +841,7 @@ fn a_machine_with_an_excluded_address_gets_an_event_with_a_solution_instead_of_a
 }
 
 #[test]
-fn a_machine_never_gets_a_secret_under_the_name_of_an_earlier_machine() {
+fn a_secret_never_gets_the_name_of_a_secret_of_an_earlier_machine() {
     let mut view = View { granted: Some(vec![allocation("m-1")]), ..view() };
     view.secrets.insert(NAME.to_owned(), NetworkSecret::Absent);
     view.ledger.held = vec![Held { secrets: names([NAME]), ..held("m-0", "10.0.0.9") }];
@@ -847,7 +850,7 @@ fn a_machine_never_gets_a_secret_under_the_name_of_an_earlier_machine() {
     assert!(matches!(decide(&view), Step::CreateSecret(..)), "{view:?}");
 }
 
-/// Returns the changes of a VirtualMachine whose manifests named these Secrets.
+/// Returns the changes that add the annotation of a VirtualMachine whose manifests named these Secrets.
 fn replacing(names: &str) -> Value {
     json!({"metadata": {"annotations": {"ipam.glowplug.dev/replaced-network-data": names}}})
 }
@@ -961,8 +964,8 @@ fn a_guest_that_migrated_to_another_cluster_keeps_its_address() {
     assert_eq!(view.pools_that_hold_no_more(), ["n/p".to_owned()].into());
     view.ledger.held[0].has_left = true;
     assert_eq!((decide(&view), view.pools_that_hold_no_more()), (Step::Wait, BTreeSet::new()));
-    // The guest stays in the cluster: a migration within the cluster, a failed migration, a migration in progress, and
-    // the target of a migration.
+    // In each of these cases, the guest is in this cluster: after a migration within the cluster, after a failed
+    // migration, during a migration, and at the target of a migration.
     for changes in [
         json!({"sourceState": {"syncAddress": null}}),
         json!({"failed": true}),
@@ -975,14 +978,14 @@ fn a_guest_that_migrated_to_another_cluster_keeps_its_address() {
 }
 
 #[test]
-fn two_events_say_which_addresses_of_a_migrated_guest_are_held() {
+fn two_events_say_which_addresses_of_a_migrated_guest_stay_held_and_which_do_not() {
     let addresses = ["10.0.0.8", "10.1.0.8"].map(|address| address.parse().unwrap()).into();
     let note = "The guest migrated to another cluster with 10.0.0.8, 10.1.0.8: no machine gets these addresses until 30 days after the \
                 deletion of the VirtualMachine, or until their StaticIPLeases are deleted after that";
     let held = Notice { is_warning: false, reason: "IPAddressHeld", note: note.to_owned() };
     assert_eq!((Notice::of_held(&addresses), Notice::of_held(&BTreeSet::new())), (Some(held), None));
     let note = "The guest migrated to another cluster with 10.0.0.8, 10.1.0.8, and its namespace has a quarter of the pool for such guests \
-                already: after the deletion of the VirtualMachine, other machines may get these addresses; exclude them from the pool before";
+                already: after the deletion of the VirtualMachine, other machines may get these addresses; exclude them from the pool before the deletion";
     let not_held = Notice { is_warning: true, reason: "IPAddressNotHeld", note: note.to_owned() };
     assert_eq!((Notice::of_not_held(&addresses), Notice::of_not_held(&BTreeSet::new())), (Some(not_held), None));
 }
@@ -1036,7 +1039,7 @@ fn a_secret_of_version_0_2_0_is_neither_updated_nor_replaced() {
 }
 
 #[test]
-fn a_machine_of_version_0_2_0_gets_the_marks() {
+fn the_template_of_a_machine_that_version_0_2_0_served_gets_the_marks() {
     let marked = json!({"metadata": {"uid": "v-1"}, "spec": {"template": {"metadata": marks("issued")}}});
     let unmarked = View { vm: Some(vm(&without_marks())), ..served() };
     assert_eq!(decide(&unmarked), Step::MarkVm(marked));
@@ -1104,8 +1107,7 @@ fn an_interface_of_sr_iov_is_served_only_with_a_mac_address() {
         let vm = vm(&json!({"spec": {"template": {"spec": spec}}}));
         View { vm: Some(vm), granted: Some(vec![allocation("m-1")]), ..view() }
     };
-    let note =
-        "interface \"iface1\" is of SR-IOV and has no macAddress, expected one: the guest has no other name for it";
+    let note = "interface \"iface1\" uses SR-IOV and has no macAddress, expected a MAC address: nothing else identifies the interface in the guest";
     assert_eq!(decide(&view("")), report("NetworkDataMissing", note));
     let Step::CreateSecret(secret, ..) = decide(&view("02:00:00:00:00:07")) else { panic!() };
     let document: Value = serde_json::from_slice(&secret.data.unwrap()["networkdata"].0).unwrap();
@@ -1139,7 +1141,7 @@ fn the_secret_of_a_guest_is_adopted_after_a_loss_of_leases_even_without_a_virtua
 }
 
 #[test]
-fn a_guest_with_a_secret_that_cannot_be_adopted_does_not_stop_the_claim_of_its_machine() {
+fn a_machine_claims_if_the_secret_of_its_guest_is_absent_or_foreign_but_not_after_a_mismatch() {
     let instance = Some(reading(Some(EARLIER), &running()));
     let mut view = View { instance, ..view() };
     let foreign = NetworkSecret::Foreign("no annotation".to_owned(), Vec::new());
@@ -1268,7 +1270,7 @@ fn the_secret_gets_the_prefix_length_that_its_leases_have_now() {
 }
 
 #[test]
-fn the_secret_gets_a_new_document_when_an_interface_gets_a_mac_address() {
+fn the_secret_gets_a_new_document_when_an_interface_gets_another_mac_address() {
     let other = json!([{"name": "iface1", "acpiIndex": 101, "macAddress": "02:00:00:00:00:02"}]);
     let other = vm(&json!({"spec": {"template": {"spec": {"domain": {"devices": {"interfaces": other}}}}}}));
     let view = View { vm: Some(other), ..settled() };
@@ -1327,7 +1329,8 @@ fn a_secret_of_version_0_2_0_is_current_although_its_document_has_no_names_of_ni
     assert_eq!(decide(&view), Step::Wait);
 }
 
-/// Asserts that a machine is reported once as outdated with this note, and that it does not wait for network data.
+/// Asserts that a machine is reported once as outdated with this note, and that the machine does not wait for network
+/// data.
 fn outdated(mut view: View, note: &str) {
     assert_eq!(decide(&view), report("NetworkDataOutdated", note));
     let notice = Notice { is_warning: true, reason: "NetworkDataOutdated", note: note.to_owned() };
@@ -1374,8 +1377,8 @@ fn a_machine_whose_current_document_cannot_be_made_keeps_its_network_data() {
     let interfaces = json!([{"name": "iface1", "sriov": {}}]);
     let sriov = vm(&json!({"spec": {"template": {"spec": {"domain": {"devices": {"interfaces": interfaces}}}}}}));
     let note = format!(
-        "Secret {NAME:?} keeps its network data: interface \"iface1\" is of SR-IOV and has no macAddress, expected one: \
-         the guest has no other name for it"
+        "Secret {NAME:?} keeps its network data: interface \"iface1\" uses SR-IOV and has no macAddress, expected a MAC address: \
+         nothing else identifies the interface in the guest"
     );
     outdated(View { vm: Some(sriov), ..settled() }, &note);
 }
@@ -1394,7 +1397,7 @@ fn a_secret_of_another_author_is_never_replaced_and_its_addresses_are_reserved()
     assert_eq!(decide(&view), reserve, "a holder of another namespace, and one on another network");
     view.ledger.held = Vec::new();
     view.done.insert(Once::Reserve);
-    let note = "Secret \"w-networkdata\" is not of this controller (no annotation), expected none of this name";
+    let note = "Secret \"w-networkdata\" is not of this controller (no annotation), expected no Secret of this name";
     assert_eq!(decide(&view), report("IPAddressConflict", note));
 }
 
@@ -1824,10 +1827,7 @@ fn an_invalid_request_of_a_virtual_machine_is_reported() {
         problem(r#"{"iface1": ["10.0.0.9/33"]}"#),
         at(r#"invalid prefix length "10.0.0.9/33", expected as in 192.168.1.20/24"#)
     );
-    assert_eq!(
-        problem(r#"{"iface1": ["10.0.0.9/24"]}"#),
-        at(r#"other prefix length than that of pool "n/p" "10.0.0.9/24", expected /16"#)
-    );
+    assert_eq!(problem(r#"{"iface1": ["10.0.0.9/24"]}"#), at(r#"wrong prefix length "10.0.0.9/24", expected /16"#));
     let second = r#"second address "10.0.0.8", expected at most one address of each family for an interface"#;
     assert_eq!(problem(r#"{"iface1": ["10.0.0.9", "10.0.0.8"]}"#), at(second));
 }
@@ -1962,7 +1962,7 @@ fn a_machine_that_waits_for_its_ipam_claim_reports_what_is_missing() {
         let owner = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": "w", "uid": uid});
         with_ipam_claim(&json!({"metadata": {"ownerReferences": [owner]}, "status": given["status"]}))
     };
-    waits(owner("v-0"), "it is of an earlier VirtualMachine");
+    waits(owner("v-0"), "it belongs to an earlier VirtualMachine");
     assert_eq!(decide(&owner("v-1")), hold("IPAMClaim n/w.iface1"));
     let failed = |reason: &str| {
         let condition = json!({"type": "IPsAllocated", "status": "False", "reason": reason, "message": "no luck"});
@@ -1974,7 +1974,7 @@ fn a_machine_that_waits_for_its_ipam_claim_reports_what_is_missing() {
 }
 
 #[test]
-fn an_address_of_a_source_that_no_guest_can_use_is_refused() {
+fn a_machine_is_refused_if_its_source_gives_an_address_that_no_guest_can_use() {
     let refused = |text: &str, problem: &str| {
         let view = with_ipam_claim(&json!({"status": {"ips": [text]}}));
         assert_eq!(decide(&view), report("NetworkDataMissing", &format!("IPAMClaim n/w.iface1: {problem}")));
@@ -2110,7 +2110,10 @@ fn the_ipaddress_of_another_provider_gets_a_finalizer_then_a_lease_then_a_secret
     };
     let other = with_address(&json!({"spec": {"claimRef": {"name": "other"}}}));
     assert_eq!(decide(&other), report("IPAddressConflict", "IPAddress n/a: of claim other, expected w-eno101"));
-    refused(json!({"spec": {"prefix": 24}}), "10.0.0.8 has prefix length 24, expected the one of 10.0.0.0/16");
+    refused(
+        json!({"spec": {"prefix": 24}}),
+        "10.0.0.8 has prefix length 24, expected the prefix length of 10.0.0.0/16",
+    );
     refused(json!({"spec": {"gateway": "x"}}), "gateway: invalid address \"x\", expected an IPv4 or IPv6 address");
     refused(json!({"spec": {"gateway": "10.0.0.8"}}), "10.0.0.8 is also the gateway, expected another address");
     refused(json!({"spec": {"prefix": "x"}}), "invalid type: string \"x\", expected i64");
@@ -2121,7 +2124,7 @@ fn the_claim_of_an_earlier_machine_ends_before_the_next_machine_claims() {
     let earlier = || with_address_claim("m-0", &json!({}));
     assert_eq!(decide(&earlier()), Step::Prove(holder("m-0")));
     let waits = View { checked: checked(&[holder("m-0")]), ..earlier() };
-    let note = "Waiting for IPAddressClaim n/w-eno101: it is of an earlier machine, n/w (m-0)";
+    let note = "Waiting for IPAddressClaim n/w-eno101: it belongs to an earlier machine, n/w (m-0)";
     assert_eq!(decide(&waits), pending(note));
     // The lease is released, and then the claim ends step by step.
     let mut gone = View { checked: [(holder("m-0"), Check::Gone)].into(), ..waits };

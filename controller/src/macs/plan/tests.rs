@@ -263,7 +263,7 @@ fn machines_are_served_in_the_order_of_their_creation_and_get_all_addresses_or_n
 }
 
 #[test]
-fn a_lease_is_checked_only_when_no_known_object_has_its_address() {
+fn a_lease_is_checked_when_its_virtual_machine_and_any_guest_with_its_address_are_unknown() {
     let mut objects = objects();
     objects.apply_lease(&leased("0a:00:00:00:00:00", "w", None));
     assert_eq!(actions(&objects), ["prove 0a:00:00:00:00:00 7 of w"]);
@@ -271,7 +271,8 @@ fn a_lease_is_checked_only_when_no_known_object_has_its_address() {
     objects.store_guest(key.clone(), version, guest);
     assert_eq!(actions(&objects), [] as [&str; 0]);
     objects.remove_guest(&key, Some(6));
-    // Now the VirtualMachine has another address. KubeVirt may still start an instance from an older version of it.
+    // Now the VirtualMachine has another address. KubeVirt may still start an instance from an older version of the
+    // VirtualMachine.
     objects.apply_vm(&vm("w", 1, &[("a", "52:54:00:00:00:01")]));
     assert_eq!(actions(&objects), [] as [&str; 0]);
     objects.remove_vm(&key, Some(6));
@@ -445,7 +446,7 @@ fn a_guest_of_another_namespace_beyond_its_limit_still_counts_as_a_second_user_o
     let other = Key { namespace: "other".to_owned(), name: "x".to_owned() };
     assert_eq!(plan.collisions, [(address, [key, other].into())].into());
     let conditions = &plan.statuses["p"]["status"]["conditions"];
-    assert_eq!(conditions[0]["message"], "0a:00:00:00:01:05: machines n/w and other/x have it");
+    assert_eq!(conditions[0]["message"], "0a:00:00:00:01:05: machines n/w and other/x have this address");
 }
 
 #[test]

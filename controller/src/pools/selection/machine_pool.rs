@@ -26,7 +26,7 @@ pub struct MachinePool {
     pub id: PoolId,
     /// UID of the pool.
     pub uid: String,
-    /// The specification. If the object cannot be read, this is the default specification.
+    /// The specification. If the stored specification cannot be read, this is the default specification.
     pub spec: PoolSpec,
     /// The addresses of the pool, or every error of the specification.
     pub pool: Result<Pool, String>,
@@ -118,8 +118,8 @@ impl MachinePool {
         Err(Problem::SamePriority { pools, network: network.to_owned() })
     }
 
-    /// Whether two pools select the same machines for the same network. Then each can serve when the other is
-    /// exhausted.
+    /// Whether two pools select the same machines for the same network, with different priorities. If so, each pool can
+    /// serve the machines when the other pool is exhausted.
     #[must_use]
     pub(crate) fn shares_machines_with(&self, other: &Self) -> bool {
         let is_alike = match (&self.pool, &other.pool) {
@@ -145,8 +145,8 @@ impl MachinePool {
         self.members() == other.members()
     }
 
-    /// Whether the pool is derived from a NodePool that no longer has a configuration. Then new machines start without
-    /// addresses of the pool.
+    /// Whether the pool is being deleted, and is derived from a NodePool that no longer has a configuration. If so, new
+    /// machines start without addresses of the pool.
     pub(super) fn is_withdrawn(&self, node_pools: &BTreeMap<Key, Arc<Object>>) -> bool {
         let is_without = |it: &Arc<Object>| self.owner == it.metadata.uid && !has_config(it);
         let mut known = self.node_pools().into_iter().filter_map(|key| node_pools.get(&key));
@@ -254,7 +254,7 @@ impl MachinePool {
         Selector::try_from(machines.cloned().unwrap_or_default()).ok()
     }
 
-    /// Finds the interface of a machine that this pool serves.
+    /// Finds, among the interfaces of a machine, the interface on the network of this pool.
     pub(super) fn place<'m>(&self, machine: &'m VirtualMachine) -> Result<(&'m Attachment, Selected), Problem> {
         let id = &self.id;
         let pool = self.pool.as_ref().map_err(|errors| {

@@ -28,7 +28,7 @@ pub struct Membership {
     pub cluster: Option<String>,
     /// The NodePools to which the pool refers.
     pub node_pools: Vec<Key>,
-    /// The NodePools to which the pool refers and that do not exist.
+    /// The NodePools to which the pool refers and that do not exist, or that name no cluster.
     pub missing: Vec<Key>,
     /// Number of Namespaces that the selector for Namespaces selects. `None`: the pool has no such selector, or the
     /// labels of Namespaces are unknown.

@@ -97,7 +97,7 @@ impl fmt::Display for Problem {
             ),
             Self::UnknownNamespaces { pool } => write!(
                 f,
-                "pool {pool} selects machines by the labels of Namespaces, which the controller may not list, expected the right \
+                "pool {pool} selects machines by the labels of Namespaces, which the controller has no right to list, expected the right \
                  to list and watch namespaces"
             ),
             Self::NoOverflow(problem) => problem.fmt(f),
@@ -117,14 +117,14 @@ impl fmt::Display for Problem {
                 write!(
                     f,
                     "pool {pool}: interface {wanted} of the machine has acpiIndex {index}, \
-                     expected none or the one of {interface}, the interface of the pool"
+                     expected no acpiIndex or the acpiIndex of {interface}, the interface of the pool"
                 )
             }
             Self::OtherName { pool, attachment, index, interface, wanted } => {
                 write!(
                     f,
                     "pool {pool}: interface {attachment} of the machine has acpiIndex {index}, \
-                     expected another one: {interface} is the interface of the pool, and {wanted} is on its network"
+                     expected another acpiIndex: {interface} is the interface of the pool, and {wanted} is on its network"
                 )
             }
         }

@@ -68,7 +68,7 @@ impl KnownPool {
     }
 
     /// Decides the condition of a pool that selects by the labels of Namespaces. `None`: the pool does not select by
-    /// them.
+    /// these labels.
     pub(super) fn namespaces_listed(&self, membership: &Membership) -> Option<(&'static str, Verdict)> {
         let verdict = match membership.selected {
             None if self.checked.selects_namespaces() => Verdict::not("Forbidden", NAMESPACES_UNKNOWN),
@@ -114,7 +114,7 @@ impl KnownPool {
                     (false, _) => Verdict::of(
                         "False",
                         "PreAllocated",
-                        "The pool keeps each address for a name, and nothing waits",
+                        "The pool pre-allocates each address to a name, and no machine or claim waits",
                     ),
                 }
             }
@@ -139,7 +139,8 @@ pub(super) fn node_pool_found(membership: &Membership) -> Option<(&'static str, 
             Verdict::not("NodePoolNotFound", &message)
         }
         _ => {
-            let message = format!("The pool selects no machine of these, which do not exist: {}", names(missing));
+            let message =
+                format!("These NodePools do not exist, so the pool selects no machine of them: {}", names(missing));
             Verdict::not("NodePoolNotFound", &message)
         }
     };

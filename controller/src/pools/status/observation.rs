@@ -86,12 +86,12 @@ pub fn observe(
     for conflicted in allocator.conflicted() {
         let Conflicted { network, address, holder, others } = conflicted;
         let with = match &holder {
-            Some(holder) => format!("held by {holder}"),
-            None => "without a holder".to_owned(),
+            Some(holder) => format!("the holder is {holder}"),
+            None => "the address has no holder".to_owned(),
         };
         let line = |OtherUser { claimant, source, is_report }: &OtherUser| {
             let verb = if *is_report { "reports" } else { "records" };
-            format!("{address}: {source} {verb} it for {claimant}, {with}")
+            format!("{address}: {source} {verb} this address for {claimant}; {with}")
         };
         let (mut users, mut known): (Vec<&OtherUser>, _) = (Vec::new(), BTreeSet::new());
         for other in &others {
@@ -105,7 +105,8 @@ pub fn observe(
         let has = |pool: &&Pool| pool.contains(address) || pool.is_external() || of_holder == Some(pool.name());
         for pool in allocator.pools().filter(|pool| *pool.network() == *network).filter(has) {
             let observation = observations.entry(pool.name().to_owned()).or_default();
-            // Each address gets a line before any address gets a second line.
+            // A condition has at most `MOST_LINES` lines, and each address gets a line before any address gets a second
+            // line. So later addresses need no lines here.
             let has_line = observation.conflicts.len() < MOST_LINES;
             let lines = if has_line { lines.clone() } else { Vec::new() };
             observation.conflicts.insert((network.clone(), address), OtherUsers { lines, count: users.len() });

@@ -293,7 +293,7 @@ fn an_address_outside_all_pools_does_not_count_and_an_excluded_address_is_reserv
 }
 
 #[test]
-fn every_reported_address_counts_in_a_pool_whose_addresses_another_program_allocates() {
+fn a_pool_with_addresses_of_another_program_reserves_reported_addresses_within_the_bounds() {
     let spec = serde_json::json!({
         "network": "n/net", "addressesFrom": {"ipamClaim": {}}, "gateway": ["10.0.0.1"], "machineSelector": {},
         "machineNetwork": [{"cidr": "10.0.0.0/16"}],
@@ -346,7 +346,7 @@ fn a_pool_of_several_namespaces_reserves_one_address_for_each_guest_and_a_few_mo
     let honest =
         (1..=40).map(|at| reservations.learn(&key(&format!("n/w-{at}")), &guest(&all[at - 1..at]), now).begun.len());
     assert_eq!(honest.sum::<usize>(), 40);
-    // When a guest is gone, other guests can reserve as many addresses as it had in the share.
+    // When a guest is gone, other guests can reserve as many addresses as this guest had in the share.
     assert_eq!(reservations.lose(&key("evil/w-0")).begun.len(), 4);
     let beyond: Vec<String> = reservations.beyond().into_keys().collect();
     assert_eq!(beyond, ["x/p"]);
@@ -369,13 +369,12 @@ fn reported_addresses_are_reserved_when_their_pool_is_created_later() {
     let begun = "+evil/w 10.0.0.3 +evil/w 10.0.0.4 +evil/w 10.0.0.5 +evil/w 10.0.0.6 +n/w 10.0.0.1 +n/w 10.0.0.2";
     assert_eq!(text(&reservations.give(vec![of_n(&["10.0.0.1-10.0.0.99"])])), begun);
     assert_eq!(reservations.give(vec![of_n(&["10.0.0.1-10.0.0.99"])]), Changes::default());
-    // A pool on another network changes nothing. If a pool becomes smaller, the reservations of addresses that it no
-    // longer has end.
+    // A pool on another network changes nothing. If a pool loses addresses, the reservations of these addresses end.
     let other = || pool("n/q", "n/other", &["10.0.0.1-10.0.0.99"], &[]);
     assert_eq!(reservations.give(vec![of_n(&["10.0.0.1-10.0.0.99"]), other()]), Changes::default());
     let ended = "-evil/w 10.0.0.4 -evil/w 10.0.0.5 -evil/w 10.0.0.6";
     assert_eq!(text(&reservations.give(vec![of_n(&["10.0.0.1-10.0.0.3"]), other()])), ended);
-    // From now on the pool serves the namespace, so every address is reserved.
+    // From now on the pool serves every namespace, so every address is reserved.
     let both =
         pool("n/p", "n/net", &["10.0.0.1-10.0.0.99"], &[]).with_namespaces(Namespaces::every(), Namespaces::every());
     assert_eq!(reservations.give(vec![both]).begun.len(), 6);

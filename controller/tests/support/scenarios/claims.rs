@@ -263,7 +263,9 @@ pub async fn an_ipaddress_takes_no_address_of_a_pool_of_another_namespace(cluste
     other.pools.create(&PostParams::default(), &StaticIPPool::new("p2", spec)).await.unwrap();
     let namespace = &other.namespace;
     let of_pool = |name: &str, pool: &str| {
-        format!("IPAddress {name:?} has an address of pool {namespace}/{pool}, expected one of {namespace}/p")
+        format!(
+            "IPAddress {name:?} has an address of pool {namespace}/{pool}, expected an address of pool {namespace}/p"
+        )
     };
     for (name, pool, message) in
         [("x", "p", None), ("y", "p2", Some(of_pool("y", "p2"))), ("z", "none", Some(of_pool("z", "none")))]
@@ -693,7 +695,7 @@ pub async fn an_ipaddress_of_another_provider_stays_unchanged(cluster: &Cluster)
     let theirs = create(&site.addresses, json!({"metadata": {"name": "a"}, "spec": spec})).await;
     site.claim("a", &json!({})).await;
     let message = site.until_not_ready("a", "AllocationFailed").await;
-    assert_eq!(message, "IPAddress \"a\" belongs to claim \"a\" of another pool, expected none of this name");
+    assert_eq!(message, "IPAddress \"a\" belongs to claim \"a\" of another pool, expected no IPAddress of this name");
     assert_eq!(site.addresses.get("a").await.unwrap(), theirs);
     site.delete("a").await;
     site.until_gone("a").await;

@@ -179,7 +179,7 @@ pub async fn a_machine_keeps_network_data_of_its_own_and_no_other_machine_gets_i
     hosted.set_cloud_init(json!({"dataSource": "noCloud", "networkDataSecretRef": {"name": "given"}}));
     hosted.scale("workers", 1).await;
     let note = format!(
-        "Secret {}/workers-0-userdata has network data for the machine, so it gets no address of {}/workers",
+        "Secret {}/workers-0-userdata has network data for the machine, so the machine gets no address of {}/workers",
         hosted.namespace, hosted.clusters
     );
     assert_eq!(hosted.until_event("workers-0", "NetworkDataKept").await, note);

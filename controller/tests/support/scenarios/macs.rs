@@ -239,7 +239,7 @@ pub async fn two_guests_with_one_mac_address_are_reported(cluster: &Cluster) {
         condition.map(|condition| condition.message)
     })
     .await;
-    assert_eq!(message, format!("0a:00:00:00:04:05: machines {machines} have it"));
+    assert_eq!(message, format!("0a:00:00:00:04:05: machines {machines} have this address"));
     place.stop().await;
 }
 

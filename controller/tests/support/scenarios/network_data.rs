@@ -1235,8 +1235,7 @@ pub async fn a_machine_with_sr_iov_starts_after_it_has_a_mac_address(cluster: &C
     let created = place.apply(&manifest).await;
     let secret = Hosted::reference(&created).unwrap();
     let note = place.until_event("w", "NetworkDataMissing").await;
-    let text =
-        "interface \"net1\" is of SR-IOV and has no macAddress, expected one: the guest has no other name for it";
+    let text = "interface \"net1\" uses SR-IOV and has no macAddress, expected a MAC address: nothing else identifies the interface in the guest";
     assert_eq!(note, text);
     until(&place.instances, "w", |instance| instance.data["status"]["phase"] == "Scheduling").await;
     let mac = next_mac();
@@ -1268,8 +1267,10 @@ fn own(acpi_index: &Value) -> Value {
 
 async fn until_kept(place: &Place<'_>) {
     let note = place.until_event("w", "NetworkDataKept").await;
-    let expected =
-        format!("Secret {0}/mine has network data for the machine, so it gets no address of {0}/p", place.namespace);
+    let expected = format!(
+        "Secret {0}/mine has network data for the machine, so the machine gets no address of {0}/p",
+        place.namespace
+    );
     assert_eq!(note, expected);
 }
 

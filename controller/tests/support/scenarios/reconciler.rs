@@ -228,7 +228,7 @@ pub async fn a_secret_of_another_author_stays_and_its_address_is_not_allocated(c
     let volumes = json!([{"name": "cloudinitvolume", "cloudInitConfigDrive": source}]);
     place.vm("w", &json!({"spec": {"template": {"spec": {"volumes": volumes}}}})).await;
     let note = "Secret \"w-networkdata\" is not of this controller (no annotation ipam.glowplug.dev/allocation), \
-                expected none of this name";
+                expected no Secret of this name";
     assert_eq!(place.until_event("VirtualMachine", "w", "IPAddressConflict").await, note);
     assert_eq!(place.secrets.get("w-networkdata").await.unwrap(), before);
     place.machine("x").await;

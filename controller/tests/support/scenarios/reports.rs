@@ -248,7 +248,7 @@ pub async fn false_reports_of_guests_reserve_only_a_quarter_of_a_pool_of_another
     .await;
     let first: Vec<String> = (0..3).map(|at| format!("{}/lying-{at}", other.namespace)).collect();
     assert_eq!(beyond, json!({"addresses": 60, "guests": 4, "first": first}));
-    let note = "Guests of other namespaces report more addresses than the pool reserves for them: see status";
+    let note = "The pool does not reserve all addresses that guests report: see status.reportsBeyond";
     assert_eq!(until_beyond(&place).await, note);
     place.until_reserved(4).await;
     place.scale("workers", 12).await;

@@ -157,8 +157,10 @@ pub async fn the_machines_of_a_node_pool_that_a_pool_no_longer_names_keep_their_
     shared.change(references(&blue, &["blue", "absent"])).await;
     installed.until_not_selected(&green, "green").await;
     let [reason, message] = shared.until_condition("NodePoolFound", "False").await;
-    let expected =
-        format!("The pool selects no machine of these, which do not exist: NodePool {}/absent", blue.clusters);
+    let expected = format!(
+        "These NodePools do not exist, so the pool selects no machine of them: NodePool {}/absent",
+        blue.clusters
+    );
     assert_eq!((reason.as_str(), message), ("NodePoolNotFound", expected));
     let others = addresses(&blue, "blue", 3).await;
     let all: BTreeSet<String> = others.into_iter().chain([kept.clone()]).collect();

@@ -262,8 +262,8 @@ pub async fn a_claim_of_another_author_stays_and_its_machine_waits(cluster: &Clu
     create(&provider.claims, foreign).await;
     hosted.scale("workers", 1).await;
     let note = format!(
-        "IPAddressClaim {}/{CLAIM} is not of this controller (no annotation ipam.glowplug.dev/claimant), expected none \
-         of this name",
+        "IPAddressClaim {}/{CLAIM} is not of this controller (no annotation ipam.glowplug.dev/claimant), expected no \
+         IPAddressClaim of this name",
         hosted.namespace
     );
     assert_eq!(hosted.until_event("workers-0", "IPAddressConflict").await, note);

@@ -97,7 +97,7 @@ fn a_secret_is_read_if_the_leases_do_not_match_its_addresses() {
     unnamed.ledger.held[0].secrets = names([EARLIER]);
     let mut views = [lost, of_another, other_address, double, other_network, unnamed];
     for (at, view) in views.iter_mut().enumerate() {
-        // With `m-1` alone, no step checks whether a holder is gone.
+        // Only `m-1` is known, so no step checks whether a holder is gone.
         view.ledger.known = [holder("m-1")].into();
         assert_eq!(first(view.clone()), (false, reads()), "{at}");
     }
@@ -171,7 +171,7 @@ fn the_order_of_leases_changes_no_digest() {
     }
 }
 
-/// Returns the time that a Secret notes which a pass writes again after a user has deleted it.
+/// Returns the time of the last update in the Secret that a pass creates again after a user has deleted the Secret.
 fn rewritten(view: View) -> Updated {
     let absent = [(NAME.to_owned(), NetworkSecret::Absent)].into();
     let mut view = View { granted: Some(vec![allocation("m-1")]), secrets: absent, ..view };
