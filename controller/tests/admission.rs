@@ -99,7 +99,7 @@ async fn a_webhook_is_called_only_if_its_condition_is_true() {
 }
 
 #[tokio::test]
-async fn the_failure_policy_decides_if_a_condition_cannot_be_evaluated() {
+async fn the_failure_policy_applies_when_a_condition_cannot_be_evaluated() {
     let expression = "object.metadata.labels['absent'] == '1'";
     let refused = "403 Forbidden: virtualmachines.kubevirt.io \"w\" is forbidden: only: expression \
                    'object.metadata.labels['absent'] == '1'' resulted in error: No such key: absent";

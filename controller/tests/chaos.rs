@@ -22,7 +22,8 @@
 //! |---|---|
 //! | a replica is killed or paused, has no connection, loses its watches or the answers to its requests, or gets a wrong clock | |
 //! | the API server, or the API server and etcd, are killed and start again | |
-//! | an administrator writes a lease with a mistake, or edits a lease. The controller cannot read the lease, or the holder of the lease does not exist ([`poison`]) | the witness is served, also from the pool of such a lease. The log of a replica names each lease that cannot be read |
+//! | an administrator writes a lease with a mistake ([`poison`]): the controller cannot read the lease, or the holder of the lease does not exist | the witness is served, also from the pool of such a lease. The log of a replica names each lease that cannot be read |
+//! | an administrator edits a lease, so that the controller cannot read the lease ([`poison`]) | the log of a replica names each such lease |
 //! | a policy denies the controller's writes of one kind in one namespace ([`denial`]) | the witness is served. The log names the reason, and the controller pauses between attempts |
 //! | clients open more connections than a port of a replica accepts, send one byte on each, and then stop ([`stalls`]) | the API server calls the webhooks; probes and metrics are served |
 //! | etcd is restored from a backup, with and without running replicas | see below |
@@ -38,15 +39,15 @@
 //! | every version | an address is not allocated if another guest has reported it, or another object has recorded it, for at least half a minute |
 //! | every version | a machine gets the address that its KubevirtMachine recorded before the pool existed |
 //! | every version | a guest reads only the Secret of its own VirtualMachine. No guest starts without network data if a pool selects its machine |
-//! | every version | a machine whose guest was running when its pool was created gets no lease and no reference to a Secret as long as this guest runs |
-//! | every version | before an address is in an IPAddress or a VirtualMachine, its claim or machine has a lease of the address |
+//! | every version | if a guest was running without network data when its pool was created, its machine gets no lease and no reference to a Secret as long as this guest runs, unless the KubevirtMachine of the machine records an address |
+//! | every version | before an IP address is in an IPAddress, or a MAC address of a pool in a VirtualMachine, its claim or machine has a lease of the address |
 //! | every version | a new Secret contains only addresses that its machine, identified by UID, holds at this time |
 //! | every version | a lease is not released while its guest or IPAddress uses the address, or while a Secret gives the address to its machine |
 //! | every version | a Secret has at most one address of each family |
 //! | every version | the hostile tenant holds addresses only on its own network |
 //! | after quiet time | every machine and claim has its addresses; every IPAddress belongs to its claim; the holder of every lease exists; an interface has at most one lease of each family |
 //! | after quiet time | the status of each pool has the number of its leases |
-//! | after quiet time | each line of the log begins with its time, and is at most 4000 bytes long |
+//! | end of the faults | each line of the log begins with its time, and is at most 4000 bytes long |
 //!
 //! # Restore of etcd
 //!
@@ -58,13 +59,14 @@
 //! - A guest without an instance is ended: a node ends pods that the API server does not know.
 //! - An instance whose guest has ended since the backup fails, and KubeVirt starts it again from the restored objects.
 //!
-//! A guest may then run with an address that no restored lease has. No other machine must get this address as long as
-//! the guest runs. At the end of the round the guest is restarted, and gets the address of its machine.
+//! After such a restore, a guest may run with an address that no restored lease has. The controller must not allocate
+//! this address to another machine as long as the guest runs. At the end of the round, the guest is restarted, and gets
+//! the address of its machine.
 //!
-//! If a machine was deleted after the backup, and another machine got its address, the restore brings the deleted machine
-//! back, with its lease and its Secret. KubeVirt starts it again, and no controller can prevent that. In the same way, a
-//! deleted claim comes back with its IPAddress. The observer counts these cases, and `docs/backup.md` says what an
-//! administrator does.
+//! It is possible that a machine is deleted after the backup, and that another machine gets its address. Then the
+//! restore brings back the deleted machine, with its lease and its Secret, and KubeVirt starts this machine again. The
+//! controller cannot prevent this. In the same way, a deleted claim comes back with its IPAddress. The observer counts
+//! these cases, and `docs/backup.md` says what an administrator does.
 //!
 //! In the other restores, the replicas keep running. Until the nodes report, a leader does not know the guests that started after
 //! the backup, so it may allocate their addresses. The observer counts these cases, too. The term of the leader must end, and the
@@ -79,16 +81,17 @@
 //!
 //! # Guests without network data
 //!
-//! If no replica answers, the API server accepts changes of machines without the webhook (`failurePolicy: Ignore`). If a person
-//! meanwhile replaces the whole template of a machine, and so removes its label `ipam.glowplug.dev/network-data`, the next guest
-//! may start without network data. The observer counts these guests. At the end of the round they are restarted, as the event of
-//! the controller asks.
+//! If no replica answers, the API server accepts changes of machines without the webhook (`failurePolicy: Ignore`). If
+//! a person meanwhile replaces the whole template of a machine, the template loses its label
+//! `ipam.glowplug.dev/network-data`, and the next guest may start without network data. The observer counts these
+//! guests. At the end of the round, they are restarted, as an event of the controller requires.
 //!
 //! # Addresses that persons choose
 //!
-//! A person may choose an address for a guest at the moment when the controller allocates it to a machine. The controller never
-//! takes an address away from its holder, so the observer only counts these cases. It also only counts an address that a guest
-//! reported, or an object recorded, less than half a minute before the allocation.
+//! A person may choose an address for a guest at the moment when the controller allocates the same address to a
+//! machine. The controller never takes an address away from its holder, so the observer only counts these cases. The
+//! observer also only counts an address that a guest reported, or an object recorded, less than half a minute before
+//! the allocation.
 //!
 //! # What this program cannot do
 //!
@@ -171,7 +174,8 @@ fn count(what: &'static str) {
     *COUNTS.lock().unwrap().entry(what).or_default() += 1;
 }
 
-/// Repeats a request until the API server answers. `None`: the API server rejected the request.
+/// Repeats a request until it succeeds, or until the API server rejects the request with the status 403, 404, 409 or
+/// 422. `None`: the request was rejected.
 async fn settle<T>(ask: impl AsyncFn() -> kube::Result<T>) -> Option<T> {
     loop {
         match ask().await {
@@ -227,11 +231,11 @@ async fn run() -> ExitCode {
     let Counts { changes, gaps, returned, late, stripped, taken } = world.observer.counts();
     println!("{:>8} seconds, {rounds} rounds, seed {seed}", began.elapsed().as_secs());
     println!("{changes:>8} stored versions checked, {gaps} gaps in the history");
-    println!("{returned:>8} restored machines and claims beside a newer guest with their address");
+    println!("{returned:>8} guests whose address a restored machine or claim uses, too");
     println!("{late:>8} IPAddresses and Secrets arrived after their claim or machine had ended");
     println!("{stripped:>8} guests without network data, because a change removed the mark while no webhook answered");
     println!(
-        "{taken:>8} addresses allocated about when a guest reported them for the first time, or while it was silent"
+        "{taken:>8} addresses allocated shortly after their first report or record, or while their guest was silent"
     );
     println!("{:>8} replicas ended by themselves", EXITS.load(Ordering::Relaxed));
     println!("{:>8} violations", violations.len());
@@ -263,7 +267,8 @@ struct World {
     has_backup: bool,
     /// Guests that have run since a restore with an address that their machine does not hold, as `namespace/name`.
     unrecorded: BTreeSet<String>,
-    /// Problems that a fault caused for users whom this fault must not affect.
+    /// Violations of this round that the observer does not find: a fault affected other users, a log is incomplete, or
+    /// a line of a log has a wrong form.
     violations: Vec<String>,
 }
 
@@ -334,7 +339,7 @@ impl World {
     async fn round(&mut self, number: usize) -> Vec<String> {
         let until = Instant::now() + ROUND;
         self.operate(until, true).await;
-        // Every second round restores the last backup.
+        // Every second round restores the last backup, if it is newer than the last restore.
         if number.is_multiple_of(2) && self.has_backup {
             let violations = self.restore().await;
             if !violations.is_empty() {
@@ -378,8 +383,8 @@ impl World {
         }
     }
 
-    /// Injects one random fault. A changed clock and a lease with a mistake stay until the quiet time; every other
-    /// fault ends before the function returns.
+    /// Injects one random fault. A changed clock and a mistake in a lease stay until the quiet time. Every other fault
+    /// ends before the function returns.
     async fn fault(&mut self) {
         let leader = self.leader().await.unwrap_or_else(|| self.random.below(REPLICAS));
         let any = self.random.below(REPLICAS);
@@ -460,8 +465,9 @@ impl World {
         self.replicas.iter().position(|replica| replica.is(&identity))
     }
 
-    /// Restores the last backup. Returns the violations that the observer has found until then. In about half of the
-    /// restores, the replicas continue to run, against the advice of `docs/backup.md`.
+    /// Restores the last backup. Returns the violations that the observer found before the restore, or the violation
+    /// that the term of the leader does not end. In about half of the restores, the replicas continue to run, against
+    /// the advice of `docs/backup.md`.
     async fn restore(&mut self) -> Vec<String> {
         let keeps_running = self.random.below(2) == 0;
         if !keeps_running {

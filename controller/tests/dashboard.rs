@@ -242,7 +242,7 @@ fn scale(most: f64) -> f64 {
     [1.0, 2.0, 4.0, 5.0, 8.0, 10.0].map(|step| step * power).into_iter().find(|end| *end >= most).unwrap()
 }
 
-/// Writes a value with its unit, as the dashboard shows it.
+/// Returns a value with its unit, as the dashboard shows it.
 fn shown(value: f64, unit: &str) -> String {
     let short = |value: f64| {
         let digits = if value >= 100.0 {

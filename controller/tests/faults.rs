@@ -62,7 +62,7 @@ async fn an_injected_error_status_changes_nothing_and_the_client_does_not_retry(
         assert_eq!(code(secrets.create(&PostParams::default(), &secret("a")).await), Some(status));
         server.clear_faults();
         assert_eq!(names(&secrets).await, [] as [String; 0]);
-        assert_eq!(server.take_calls().len(), 2, "the client asked once, and the list");
+        assert_eq!(server.take_calls().len(), 2, "one create and one list, without a retry");
     }
 }
 

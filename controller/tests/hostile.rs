@@ -1,4 +1,5 @@
-//! Tests that hostile objects of every kind do not keep the controller from serving other claims and machines.
+//! Tests that hostile objects of several kinds do not keep the controller from serving other claims and machines, and
+//! that the webhooks answer reviews of any content.
 
 #[path = "../src/variants.rs"]
 #[allow(dead_code, unreachable_pub)]
@@ -26,7 +27,7 @@ use crate::support::hosted::definitions::{INSTANCE, KUBEVIRT_MACHINE, Names, VIR
 use crate::support::hosted::{Hosted, poll};
 use crate::support::start_server;
 
-/// Number of objects of each kind.
+/// Number of hostile objects that the first test makes of each kind.
 const OBJECTS: u64 = 40;
 
 /// Returns the template of a VirtualMachine on network `vlan10`.
@@ -41,7 +42,7 @@ fn template() -> Value {
     })
 }
 
-/// Returns a valid object, named `NAME`, of each kind that users or guests write.
+/// Returns the valid objects, named `NAME`, from which the first test makes hostile objects.
 fn valid_objects(namespace: &str) -> Vec<(ApiResource, Value)> {
     let labels = json!({
         "capk.cluster.x-k8s.io/kubevirt-machine-name": "NAME", "capk.cluster.x-k8s.io/kubevirt-machine-namespace": namespace,
@@ -112,7 +113,7 @@ fn valid_objects(namespace: &str) -> Vec<(ApiResource, Value)> {
 }
 
 #[tokio::test]
-async fn claims_and_machines_get_addresses_while_hostile_objects_of_every_kind_exist() {
+async fn claims_and_machines_get_addresses_while_hostile_objects_of_several_kinds_exist() {
     let (_server, cluster) = start_server().await;
     let site = Site::new(&cluster).await;
     let spec = PoolSpec { machine_selector: Some(LabelSelector::default()), ..site.spec(&["10.0.0.0/24"]) };

@@ -1,5 +1,5 @@
-//! Tests clusters that serve only some of the kinds of KubeVirt, cluster-api-provider-kubevirt and HyperShift. The other kinds
-//! are installed later.
+//! Tests clusters in which kinds or objects of KubeVirt, cluster-api-provider-kubevirt and HyperShift are missing, are
+//! installed later, or cannot be listed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -76,7 +76,7 @@ async fn holder(hosted: &Hosted, address: &str) -> Value {
 }
 
 #[tokio::test]
-async fn without_kubevirt_claims_are_served_and_kubevirt_can_be_installed_later() {
+async fn claims_are_served_without_kubevirt_and_kubevirt_can_be_installed_later() {
     let server = Server::start().await;
     let cluster = Cluster::with(Cluster::config_of(&server), cluster_api::definitions()).await;
     let site = Site::new(&cluster).await;

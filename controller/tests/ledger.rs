@@ -194,8 +194,8 @@ async fn claims_of_64_machines_cause_at_most_32_concurrent_writes() {
     assert_eq!(claims.await.unwrap().unwrap().len(), 64);
 }
 
-/// Runs the steps of the test: three machines claim in one group, the second releases its address, and a fourth machine
-/// gets this address.
+/// Runs the steps of the test: three machines claim in one group, the second releases its addresses, and a fourth
+/// machine gets these addresses.
 async fn flow(leader: &mut Leader) -> Result<(), String> {
     leader.claim_all((0..3).map(|n| machine(NETWORK, n)).collect()).await?;
     leader.release(machine(NETWORK, 1)).await?;
@@ -218,7 +218,7 @@ async fn after_a_crash_at_each_write_each_machine_holds_one_address_of_each_fami
 
             let mut next = Leader::start(cluster.controller(), pool).await;
             for n in [3, 0, 2] {
-                assert_eq!(next.claim(machine(NETWORK, n)).await.unwrap().len(), 2, "of each family one");
+                assert_eq!(next.claim(machine(NETWORK, n)).await.unwrap().len(), 2, "one address of each family");
             }
             let mut held: BTreeMap<String, usize> = BTreeMap::new();
             for (_, holder, is_released) in stored(cluster.client(), NETWORK).await {

@@ -1,5 +1,4 @@
-//! Tests a controller that loses its rights: it pauses between its attempts, and its log has at most one line a minute for each
-//! cause.
+//! Tests the log of a controller that loses its rights: the log has at most one line a minute for each cause.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -16,8 +15,10 @@ use crate::support::replica::write_certificate;
 use crate::support::server::Server;
 use crate::support::{CONTROLLER, start_server};
 
-/// Number of pools, and number of claims on each pool. `LINES_CLAIMS` sets another number of claims.
+/// Number of pools for claims.
 const POOLS: usize = 3;
+
+/// Number of claims that wait for each pool. `LINES_CLAIMS` sets another number.
 const CLAIMS: usize = 8;
 /// Name of the role of the controller, and of its binding.
 const ROLE: &str = "glowplug-controller-manager";
@@ -78,7 +79,8 @@ async fn a_controller_without_rights_logs_at_most_one_line_a_minute_for_each_cau
     let rest = async |of: u64| {
         tokio::time::sleep(Duration::from_secs(seconds * of / 2).saturating_sub(began.elapsed())).await;
     };
-    // From now on, the controller has the right to read everything, but to write only its Lease.
+    // From now on, the controller keeps its rights to read, and the right to write its Lease, but has no other right to
+    // write.
     let roles: Api<ClusterRole> = Api::all(cluster.client());
     let mut role = roles.get(ROLE).await.unwrap();
     for rule in role.rules.iter_mut().flatten() {
@@ -97,7 +99,7 @@ async fn a_controller_without_rights_logs_at_most_one_line_a_minute_for_each_cau
     hosted.scale("workers", 3).await;
     until_tried(&server, "ipaddressclaims", POOLS * claims * 3).await;
     rest(1).await;
-    // From now on, the controller has no right to read anything.
+    // From now on, the controller has no right to read any object except its Lease.
     Api::<ClusterRoleBinding>::all(cluster.client()).delete(ROLE, &DeleteParams::default()).await.unwrap();
     server.cut_watches();
     requests(&server);

@@ -332,7 +332,7 @@ async fn a_failed_read_of_the_objects_of_a_machine_releases_no_address() {
         });
         hosted.scale("workers", held.len() - 1).await;
         hosted.until_gone(&hosted.vms, name).await;
-        poll("three questions", async || (failed.load(Ordering::SeqCst) > 3).then_some(())).await;
+        poll("four failed reads", async || (failed.load(Ordering::SeqCst) > 3).then_some(())).await;
         assert_eq!(hosted.held().await, held);
         server.clear_faults();
         hosted.until_held(held.len() - 1).await;
@@ -373,10 +373,10 @@ async fn create_vm(hosted: &Hosted, name: &str) -> String {
     Hosted::reference(&hosted.vms.create(&PostParams::default(), &vm).await.unwrap()).unwrap()
 }
 
-/// Runs a leader until the leader holds a lease for VirtualMachine `w` and sends the first request for which `is_last`
-/// is true. `fault` holds this request until the returned semaphore has a permit. Meanwhile, the VirtualMachine is
-/// deleted, and another leader releases its address and allocates the address to VirtualMachine `x`. Returns both
-/// leaders, the semaphore, and the name of the Secret of `w`.
+/// Runs a leader until the leader has written a lease for VirtualMachine `w` and sends the first request for which
+/// `is_last` is true. `fault` holds this request until the returned semaphore has a permit. Meanwhile, the
+/// VirtualMachine is deleted, and another leader releases its address and allocates the address to VirtualMachine `x`.
+/// Returns both leaders, the semaphore, and the name of the Secret of `w`.
 async fn pause_at(
     (server, cluster, hosted): (&Server, &Cluster, &Hosted),
     is_last: fn(&Call) -> bool,
@@ -405,7 +405,7 @@ async fn pause_at(
 }
 
 #[tokio::test]
-async fn a_machine_that_a_read_finds_before_the_watch_gets_its_secret() {
+async fn a_leader_writes_the_secret_of_a_machine_that_its_watch_has_not_reported_yet() {
     let server = Server::start().await;
     let cluster = Cluster::of(&server).await;
     let hosted = hosted(&cluster, &["10.0.0.8/32"]).await;
@@ -423,7 +423,8 @@ async fn a_machine_that_a_read_finds_before_the_watch_gets_its_secret() {
     create_vm(&hosted, "x").await;
     let is_held = async || (!hosted.held().await.is_empty()).then_some(());
     poll("the lease of the paused leader", is_held).await;
-    // The other leader sees the lease and the instance. Its watch does not report the VirtualMachine, so only a read finds it.
+    // The other leader sees the lease and the instance. The watch of this leader does not report the VirtualMachine, so
+    // the leader must read the VirtualMachine.
     recorded.add_permits(Semaphore::MAX_PERMITS / 2);
     assert_eq!(hosted.address_of("x").await, "10.0.0.8");
     drop((paused, other, never));
@@ -535,7 +536,7 @@ async fn the_next_leader_keeps_the_address_of_an_orphaned_guest_of_a_machine_in_
     drop(first);
     server.take_calls();
     let _next = lead(&cluster);
-    poll("the proof of the machine", async || {
+    poll("the read of the instance of machine w", async || {
         let is_of_proof = |call: &Call| {
             (call.user.as_str(), call.verb, call.plural.as_str()) == (CONTROLLER, "get", "virtualmachineinstances")
                 && call.namespace.as_ref() == Some(&hosted.namespace)
@@ -606,8 +607,8 @@ async fn no_pass_reads_an_object_of_another_namespace() {
     let cluster = Cluster::of(&server).await;
     let hosted = hosted(&cluster, &["10.0.0.8/30"]).await;
     let other = cluster.namespace().await;
-    // This lease names a machine of the other namespace as its holder. It names the namespace of the hosted cluster as
-    // the namespace of the machine's VirtualMachine.
+    // The holder in this lease is a KubevirtMachine of the other namespace. Its VirtualMachine is in the namespace of
+    // the hosted cluster, as the lease says.
     let holder = json!({
         "kind": "KubevirtMachine", "namespace": other, "name": "w", "uid": "u",
         "virtualMachineNamespace": hosted.namespace,
@@ -771,8 +772,7 @@ async fn a_leader_deletes_the_claim_of_a_machine_that_was_deleted_while_no_leade
     poll("the end of the claim", async || provider.names().await.is_empty().then_some(())).await;
 }
 
-/// Checks that the address of `w` was released after the object with this name was deleted. `path` is the path of its
-/// list.
+/// Checks that the address of `w` was released after the object `name` in the list at `path` was deleted.
 pub(crate) async fn check_release_after(server: &Server, cluster: &Cluster, path: &str, name: &str) {
     let end = deleted_at(server, cluster.client(), path, name).await;
     let release = release_of_w(server, cluster.client()).await;
@@ -816,7 +816,7 @@ async fn an_orphaned_guest_keeps_its_secret_and_its_address_until_it_ends() {
     server.take_calls();
     merge(&hosted.vms, "w", &json!({"metadata": {"finalizers": null}})).await;
     hosted.until_gone(&hosted.vms, "w").await;
-    poll("the proof of the machine", async || {
+    poll("the read of the instance of machine w", async || {
         let is_last = |call: &Call| {
             (call.user.as_str(), call.verb, call.plural.as_str()) == (CONTROLLER, "get", "virtualmachineinstances")
         };
@@ -1040,7 +1040,7 @@ async fn a_new_machine_does_not_wait_until_the_records_of_other_machines_are_rep
 /// While the records of new addresses are adopted, the passes of a leader use the earlier pools, but the webhooks use
 /// the new pools. In a namespace without a pool, no webhook is called.
 #[tokio::test]
-async fn a_pass_with_older_pools_than_the_webhooks_requests_no_reference_and_marks_no_machine() {
+async fn a_leader_that_uses_older_pools_than_the_webhooks_does_not_change_a_deselected_machine() {
     let server = Server::start().await;
     let cluster = Cluster::of(&server).await;
     let hosted = Hosted::plain(&cluster).await;

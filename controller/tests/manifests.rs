@@ -136,7 +136,7 @@ fn the_generated_manifests_are_what_kustomize_makes_of_their_folders() {
 }
 
 #[test]
-fn every_object_has_the_label_of_the_provider_and_one_namespace() {
+fn every_object_has_the_label_of_the_provider_and_namespaced_objects_share_one_namespace() {
     for folder in INSTALLED {
         let objects = render(folder);
         for object in &objects {

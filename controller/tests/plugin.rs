@@ -87,7 +87,7 @@ async fn the_plugin_of_kubectl_explains_pools_and_machines() {
     let kinds = Kinds::discover(&cluster.client()).await.unwrap().unwrap();
     let claims: Api<DynamicObject> = Api::namespaced_with(cluster.client(), &hosted.clusters, &kinds.claims);
     claims.create(&PostParams::default(), &serde_json::from_value(claim).unwrap()).await.unwrap();
-    let waiting = poll("the two that wait", async || {
+    let waiting = poll("two waiting objects", async || {
         let (_, summary) = plugin.json(&["status"]).await;
         let waiting = summary["waiting"].as_array()?.clone();
         (waiting.len() == 2).then_some(waiting)

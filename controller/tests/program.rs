@@ -32,7 +32,7 @@ async fn start(server: &Server, folder: &TempDir) -> Program {
 }
 
 #[tokio::test]
-async fn a_leading_program_first_becomes_unready_after_a_signal_and_then_ends() {
+async fn after_a_signal_a_leading_program_becomes_unready_and_then_ends() {
     let (server, folder) = (Server::start().await, tempfile::tempdir().unwrap());
     let mut program = start(&server, &folder).await;
     let diagnostics = program.diagnostics;

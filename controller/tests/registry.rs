@@ -214,7 +214,7 @@ async fn a_lease_that_the_server_refuses_to_change_blocks_only_its_own_address()
 }
 
 #[tokio::test]
-async fn a_release_that_the_server_refuses_keeps_the_address_and_stops_no_other_release() {
+async fn a_machine_keeps_its_address_if_the_server_refuses_its_release_and_others_are_released() {
     let (server, cluster) = start_server().await;
     let (registry, _served) = owner(cluster.controller());
     registry.resize(vec![pool(NETWORK, &["10.0.0.8/31"])], BTreeSet::new()).await.unwrap();
@@ -314,8 +314,8 @@ async fn an_object_cannot_get_or_release_the_address_of_another_kind_of_object_w
     named.requests[0].addresses = vec!["10.0.0.8".parse().unwrap()];
     let refused = registry.claim(named).await.unwrap().unwrap_err();
     assert_eq!(refused.to_string(), format!("10.0.0.8: taken by IPAddressClaim {}", machine(NETWORK, 0)));
-    // A machine records an address with the UID of a claim before this claim is served. The machine and the claim each get their
-    // own address.
+    // A record of a machine is adopted whose UID is that of a claim which is not served yet. The machine and the claim
+    // each get their own address.
     assert_eq!(registry.adopt(vec![record(1, "10.0.0.9/16")]).await.unwrap().adopted, 1);
     let both = [claim(&machine(NETWORK, 1)), claim(&machine(NETWORK, 2))];
     let answers = registry.claim_all(both.into()).await.unwrap();
@@ -621,7 +621,7 @@ async fn a_repeated_rejected_change_of_a_pool_does_not_count_as_growth() {
 }
 
 #[tokio::test]
-async fn a_withdrawn_machine_with_a_conflicting_record_is_still_a_holder() {
+async fn the_registry_still_lists_a_withdrawn_machine_whose_network_data_reserves_an_address() {
     let (_server, cluster) = start_server().await;
     let (registry, _served) = owner(cluster.controller());
     registry.resize(vec![pool(NETWORK, &["10.0.0.8/29"])], BTreeSet::new()).await.unwrap();

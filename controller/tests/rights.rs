@@ -95,7 +95,7 @@ async fn the_controller_uses_every_shipped_right_and_no_other() {
     assert_eq!(shipped.difference(&used).collect::<Vec<_>>(), [] as [&Right; 0], "shipped and never used");
 }
 
-/// Creates a machine with network data, a pool of each kind, and a claim of each kind. No controller runs.
+/// Creates a machine with network data, a StaticIPPool, a GlobalStaticIPPool and an IPAMClaim. No controller runs.
 async fn fill(cluster: &Cluster) {
     let create = async |kind: &ApiResource, namespace: Option<&str>, value: Value| {
         let api: Api<DynamicObject> = match namespace {

@@ -299,7 +299,7 @@ impl<'a> Facts<'a> {
             return (Word::Conflict, format!("VirtualMachineInstance {other} reports {address}"));
         }
         if recorded.iter().any(|address| self.leader.holder(network, *address) != Some(claimant)) {
-            let reason = "no pool offers the recorded address: it keeps the address, without a lease";
+            let reason = "no pool offers the recorded address: the machine keeps the address, without a lease";
             return (Word::Reserved, reason.to_owned());
         }
         match of.is_stored {

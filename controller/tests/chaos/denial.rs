@@ -19,7 +19,7 @@ use crate::witness::Witness;
 
 const KIND: &str = "ValidatingWebhookConfiguration";
 const NAME: &str = "denial";
-/// Kinds, as plurals. Each policy denies writes of one of them.
+/// Plural names of kinds. Each policy denies the writes of one kind.
 const KINDS: [&str; 6] =
     ["staticipleases", "secrets", "ipaddresses", "ipaddressclaims", "virtualmachines", "staticippools"];
 /// Time limit for the first denied write.
@@ -94,7 +94,7 @@ impl Denial {
                 violations.push(format!("{fault}: {attempts} writes of {object} in {seconds} s"));
             }
             if !logs().contains(&reason) {
-                violations.push(format!("{fault}: no replica says {reason:?}"));
+                violations.push(format!("{fault}: no log of a replica contains {reason:?}"));
             }
         }
         violations

@@ -1,5 +1,5 @@
 //! The observer: watches the API server with a client of its own, and checks the history of every address. The observer
-//! shares no code with the controller, and reads all objects as plain JSON.
+//! takes only the names of kinds from the controller, and reads all objects as plain JSON.
 //!
 //! Each watch stores what it reports. [`Observer::check`] waits until every watch has reported what a list returns, orders
 //! all changes by their `resourceVersion`, which is the revision of etcd, and replays them. So the checks see every
@@ -45,8 +45,8 @@ const KINDS: usize = 8;
 /// any fault during which a leader continues to lead.
 const LEARNING: Duration = Duration::from_secs(30);
 
-/// Longest time between the decision of the webhook on a new VirtualMachine and the creation time of the object. The webhook may
-/// not have known a pool that was created in this time.
+/// Longest time between the decision of the webhook on a new VirtualMachine and the creation time of the object. It is
+/// possible that the webhook did not know a pool that was created in this time.
 const CREATION: SignedDuration = SignedDuration::from_secs(15);
 /// The label in the template of each VirtualMachine that has network data of the controller. The comments of this file
 /// call this label the mark.
@@ -191,14 +191,14 @@ pub struct Counts {
     pub changes: usize,
     /// Number of times that a watch lost a part of the history.
     pub gaps: usize,
-    /// Guests whose address a restored machine or claim uses, too.
+    /// Number of guests whose address a restored machine or claim uses, too.
     pub returned: usize,
-    /// IPAddresses and Secrets that arrived after their claim or VirtualMachine had ended.
+    /// Number of IPAddresses and Secrets that arrived after their claim or VirtualMachine had ended.
     pub late: usize,
-    /// Guests that started without network data, because a change had removed the mark of their machine.
+    /// Number of guests that started without network data, because a change had removed the mark of their machine.
     pub stripped: usize,
-    /// Allocations of an address that was in use: a guest reported the address, or an object recorded it, only a short
-    /// time before, or a silent guest has it.
+    /// Number of allocations of an address that was in use: a guest reported the address, or an object recorded it,
+    /// only a short time before, or a silent guest has it.
     pub taken: usize,
 }
 
@@ -252,7 +252,8 @@ impl Observer {
         for seen in secrets.into_iter().chain(leases_and_guests) {
             state.apply(&seen, &self.networks, true);
         }
-        // This must happen before the IPAddresses: a restored IPAddress may have the address of an unrecorded guest.
+        // The unrecorded guests must be stored before the IPAddresses are applied: a restored IPAddress may have the
+        // address of an unrecorded guest.
         state.note_unrecorded();
         for seen in others {
             state.apply(&seen, &self.networks, true);
@@ -327,8 +328,9 @@ impl Drop for Observer {
     }
 }
 
-/// Stores what a watch reports, until the task is stopped. A watch that breaks continues at the last version that it has
-/// reported.
+/// Stores what a watch reports, until the task is stopped. A watch that breaks continues at the last version that it
+/// has reported. If the API server no longer has this version, the watch continues at the current version, and the gap
+/// is counted.
 async fn follow(api: Api<DynamicObject>, kind: usize, mut version: String, log: Arc<Mutex<Log>>) {
     loop {
         let watch = match api.watch(&WatchParams::default().timeout(290), &version).await {
@@ -478,7 +480,8 @@ impl State {
                 if let Some(before) = self.given.get(&id) {
                     // The gateway in a Secret may change, but the machine and the addresses must not change.
                     if (&before.holder, &before.vm, &before.addresses) != (&holder, &vm, &addresses) {
-                        let what = format!("Secret {namespace}/{name} gives {addresses:?} instead of earlier ones");
+                        let what =
+                            format!("Secret {namespace}/{name} gives {addresses:?} instead of its earlier addresses");
                         return self.violation(what, before.addresses.iter().next().cloned().as_ref());
                     }
                     if !before.is_gone {
@@ -647,8 +650,9 @@ impl State {
         }
     }
 
-    /// Applies the creation of a pool with this label. From now on, the controller must not change machines with this
-    /// label whose guests already run without network data and without a record.
+    /// Applies the creation of a pool with this label. From now on, the controller must not change a machine with this
+    /// label whose guest has run without network data for longer than [`LEARNING`], unless the KubevirtMachine of the
+    /// machine records an address.
     fn leave_alone(&mut self, namespace: &str, label: &str, at: Instant) {
         for guest in self.guests.values().filter(|guest| !guest.has_data && at > guest.since + LEARNING) {
             let machine = self.machines.get(&guest.vm);
@@ -662,15 +666,16 @@ impl State {
         }
     }
 
-    /// Whether the controller must not change this VirtualMachine, because its guest was already running when its pool
-    /// was created.
+    /// Returns whether the controller must not change this VirtualMachine, because its guest was already running when
+    /// its pool was created.
     fn is_left_alone(&self, vm: &str) -> bool {
         let instance = self.left_alone.get(vm);
         instance.is_some_and(|instance| self.guests.values().any(|guest| guest.uid == *instance))
     }
 
     /// Checks a new lease: no other guest and no other object has named the address for longer than [`LEARNING`]. If
-    /// the machine has a record, the lease must be of the recorded address.
+    /// the machine has a record, the lease must be of the recorded address. A machine that the controller must not
+    /// change gets no lease.
     fn check_allocation(&mut self, seen: &Seen, address: &Address, holder: &(String, String), uid: &str) {
         let reports = self.reports.get(address).cloned().unwrap_or_default();
         let is_recorded =
@@ -698,10 +703,12 @@ impl State {
             && address.1.contains('.')
             && !self.held.contains_key(&record)
         {
-            self.violation(format!("{}/{} has a record of {}", holder.0, holder.1, record.1), Some(address));
+            let what = "gets the address, although its KubevirtMachine records";
+            self.violation(format!("{}/{} {what} {}", holder.0, holder.1, record.1), Some(address));
         }
         if self.is_left_alone(uid) {
-            self.violation(format!("{}/{} ran when its pool came", holder.0, holder.1), Some(address));
+            let what = "gets the address, although its guest was running when its pool was created";
+            self.violation(format!("{}/{} {what}", holder.0, holder.1), Some(address));
         }
     }
 
@@ -742,7 +749,10 @@ impl State {
         let is_marked = !template["metadata"]["labels"][MARK].is_null();
         if (is_marked || secret_of(&template["spec"]).is_some()) && self.is_left_alone(&uid) {
             self.violation(
-                format!("{namespace}/{} ran when its pool came, and is changed", seen.object.name_any()),
+                format!(
+                    "{namespace}/{} is changed, although its guest was running when its pool was created",
+                    seen.object.name_any()
+                ),
                 None,
             );
         }
@@ -762,8 +772,8 @@ impl State {
         self.machines.insert(uid, Vm { namespace, name, label, pool, is_marked, is_stripped: false });
     }
 
-    /// Whether a Secret arrived after its VirtualMachine was deleted. No guest of a later VirtualMachine with the same
-    /// name must read such a Secret: [`State::check_start`] checks this rule.
+    /// Returns whether a Secret arrived after its VirtualMachine was deleted, and counts such a Secret. A guest of a
+    /// later VirtualMachine with the same name must not read such a Secret: [`State::check_start`] checks this rule.
     fn is_late_secret(&mut self, seen: &Seen) -> bool {
         let owner = seen.object.owner_references().iter().find(|owner| owner.kind == "VirtualMachine");
         let is_late = owner.is_some_and(|owner| {
@@ -895,13 +905,13 @@ fn secret_of(spec: &Value) -> Option<String> {
     sources.filter_map(|source| source["networkDataSecretRef"]["name"].as_str()).map(str::to_owned).next()
 }
 
-/// UID of the VirtualMachine of an instance. Empty: the instance has no VirtualMachine.
+/// Returns the UID of the VirtualMachine of an instance. Empty: the instance has no VirtualMachine.
 fn vm_of(instance: &DynamicObject) -> String {
     let owner = instance.owner_references().iter().find(|owner| owner.kind == "VirtualMachine");
     owner.map(|owner| owner.uid.clone()).unwrap_or_default()
 }
 
-/// Whether the specification of a machine contains network data that a person wrote.
+/// Returns whether the specification of a machine contains network data that a person wrote.
 pub fn own_network_data(spec: &Value) -> bool {
     let volumes = spec["volumes"].as_array();
     volumes.into_iter().flatten().any(|volume| volume["cloudInitConfigDrive"]["networkData"].is_string())

@@ -58,7 +58,7 @@ pub const CLAIM: Names = ("ipam.cluster.x-k8s.io", "v1beta2", "IPAddressClaim", 
 const NETWORK: &str = "ipam.glowplug.dev/network-eno101";
 const ADDRESS: Names = ("ipam.cluster.x-k8s.io", "v1beta2", "IPAddress", "ipaddresses", false);
 
-/// Annotation of an instance whose guest reports addresses that it does not use, or is silent.
+/// Annotation of an instance whose guest has reported false or changed addresses, or has been silent.
 pub const AGENT: &str = "chaos.example/agent";
 /// First letter of the name of an IPAddress that was restored without its claim, and of this claim.
 const RESTORED_NAME: char = 'r';
@@ -255,7 +255,7 @@ impl Place {
             (2, "machine deleted with orphans"),
             (8, "machine restarted"),
             (3, "guest outlives its instance"),
-            (4, "such a guest ends"),
+            (4, "guest ends after its instance"),
             (20, "claim created"),
             (14, "claim deleted"),
             (4, "pool resized"),
@@ -273,7 +273,7 @@ impl Place {
             (2, "machine with a record created before its pool"),
             (2, "pool created after its machines"),
             (2, "pool of earlier machines deleted"),
-            (10, "guest lies"),
+            (10, "guest reports false addresses"),
             (5, "guest reboots"),
             (6, "agent of a guest is back"),
             (3, "guest changes its address"),
@@ -305,7 +305,7 @@ impl Place {
             ("pool of earlier machines deleted", _) => {
                 settle(async || self.pools.delete(LATE, &DeleteParams::default()).await).await;
             }
-            ("guest lies", Some(name)) => {
+            ("guest reports false addresses", Some(name)) => {
                 let Some(mut interface) = self.reported(&name, "lies").await else { return };
                 let mut addresses = interface["ipAddresses"].as_array().cloned().unwrap_or_default();
                 for _ in 0..=random.below(3) {
@@ -376,7 +376,7 @@ impl Place {
                 self.desired.lock().unwrap().machines.remove(&name);
                 self.delete_machine(&name).await;
             }
-            ("such a guest ends", _) => {
+            ("guest ends after its instance", _) => {
                 let endless: Vec<String> = self.desired.lock().unwrap().endless.iter().cloned().collect();
                 let Some(name) = random.of(&endless) else { return };
                 self.end(name).await;
@@ -494,7 +494,7 @@ impl Place {
     /// Ends the work of the round in this namespace. Grows the pools, starts halted machines, ends the guests that
     /// outlive their instances, and deletes what the pools can never serve, such as machines of deleted pools.
     /// `unrecorded` are guests that have run since a restore with an address that their machine does not hold. They are
-    /// restarted, as `docs/recovery.md` requires.
+    /// restarted, so that they get the addresses of their machines.
     ///
     /// `minutes` is the number of full minutes of quiet time, or `None` between two full minutes. After each full
     /// minute, guests that wait for an earlier Secret are restarted. After the first minute, these guests are
@@ -545,7 +545,8 @@ impl Place {
                 self.report_drive(&name).await;
             }
             let is_of_pool = instance.labels().contains_key(NETWORK_DATA_LABEL) && !self.is_served(&name);
-            // The pool of the machine is gone, so nothing gives the machine the Secret that it waits for.
+            // The pools that remain do not serve the machine, so the controller does not write the Secret for which the
+            // guest waits.
             if is_of_pool && !is_running(&instance) && minutes.is_some() {
                 self.delete_machine(&name).await;
                 continue;
@@ -652,7 +653,7 @@ impl Place {
         }
         for object in vms.iter().chain(&instances).chain(&machines) {
             if !wanted.contains_key(&object.name_any()) {
-                problems.push(format!("{} is left", object.name_any()));
+                problems.push(format!("an object of machine {} is left", object.name_any()));
             }
         }
         let read: BTreeSet<String> = vms.iter().chain(&instances).filter_map(Hosted::reference).collect();
@@ -776,8 +777,8 @@ impl Place {
         format!("10.0.{}.{last}", self.octet + pool)
     }
 
-    /// Returns an address of the pools of this namespace that no lease has. A person may choose the address, or an object may
-    /// record it. With `is_late`, the address is of the pool that is created after its machines.
+    /// Chooses a random address of the pools of this namespace. `None`: a lease has the address, or the address was
+    /// chosen before. With `is_late`, the address is from the pool that is created after its machines.
     pub async fn free_address(&self, is_late: bool, random: &mut Random) -> Option<String> {
         let address = if is_late {
             self.address(0, LATE_ADDRESSES.start() + random.below(LATE_ADDRESSES.count()))
@@ -928,7 +929,7 @@ impl Place {
         [all(here).await, all(elsewhere).await].concat()
     }
 
-    /// Whether the VirtualMachines of holders in `namespace` are in the namespace of this place.
+    /// Returns whether the VirtualMachines of holders in `namespace` are in the namespace of this place.
     fn is_here(&self, namespace: &str) -> bool {
         namespace.strip_suffix(ELSEWHERE).unwrap_or(namespace) == self.namespace
     }

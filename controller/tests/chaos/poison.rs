@@ -1,5 +1,5 @@
-//! Leases that an administrator has written or edited with a mistake. Such a lease may make only its own address unusable. After
-//! the lease is removed, or its content before the edit is restored, the address is usable again.
+//! Leases that an administrator has written or edited with a mistake. Such a lease must not make any other address
+//! unusable. After the lease is removed, or its content before the edit is restored, the address is usable again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -183,7 +183,11 @@ impl Poison {
             let spec = &lease.data["spec"];
             spec["released"].is_null() && holders.get(&lease.name_any()) == Some(&spec["holder"])
         };
-        leases.iter().filter(is_left).map(|lease| format!("lease {} of a person is held", lease.name_any())).collect()
+        leases
+            .iter()
+            .filter(is_left)
+            .map(|lease| format!("lease {}, which a person wrote, is still held", lease.name_any()))
+            .collect()
     }
 
     /// Returns the leases that persons have written or edited, except those that the controller has written since.

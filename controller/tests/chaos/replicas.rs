@@ -178,7 +178,7 @@ impl Replica {
         [Port::Webhooks(self.webhooks), Port::Probes(self.probes), Port::Diagnostics(self.diagnostics)]
     }
 
-    /// Makes the clock of the replica differ by some seconds.
+    /// Sets the difference between the clock of the replica and the real time, in seconds.
     pub fn set_clock(&self, seconds: i64) {
         fs::write(&self.clock, format!("{seconds:+}")).unwrap();
     }

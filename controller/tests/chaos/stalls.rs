@@ -20,11 +20,11 @@ use crate::replicas::{Port, Replica};
 
 /// Number of connections to each port. It is larger than the number of connections that a port accepts.
 const CONNECTIONS: usize = 300;
-/// Time limit of a request while the connections are stalled.
+/// Time until a request of another client must have succeeded while the connections are stalled.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Opens stalled connections to each port of the replicas. Returns a problem for each request of another client that
-/// fails while these connections are open. `folder` contains the certificate of the webhooks.
+/// does not succeed within [`PATIENCE`]. `folder` contains the certificate of the webhooks.
 pub async fn stall(random: &mut Random, folder: &Path, replicas: &[Replica], place: &Place) -> Vec<String> {
     let connector = connector(folder);
     let mut stalled = Vec::new();
@@ -59,7 +59,7 @@ pub async fn stall(random: &mut Random, folder: &Path, replicas: &[Replica], pla
     problems
 }
 
-/// Holds a connection until the server closes it.
+/// Opens a connection, sends one byte, and waits until the server answers or closes the connection.
 async fn hold(client: String, port: Port, connector: Option<TlsConnector>) {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind(client.parse().unwrap()).unwrap();

@@ -1,6 +1,6 @@
 //! A hostile tenant: a user who has the right to write every object of one namespace, and of no other namespace. These
-//! objects name the machines, the claims, the UIDs and the addresses of other namespaces. No machine and no claim of
-//! another namespace must get or lose an address because of these objects.
+//! objects name the machines, the claims, the UIDs and the addresses of other namespaces. A machine or claim of another
+//! namespace must not get or lose an address because of these objects.
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{Namespace, Secret};

@@ -8,7 +8,7 @@ pub fn definitions() -> Vec<CustomResourceDefinition> {
     definitions_of(&["v1beta1", "v1beta2"])
 }
 
-/// The CRDs with these versions. The last version is stored.
+/// Returns the CRDs with these versions. The API server stores objects in the last version.
 pub fn definitions_of(versions: &[&str]) -> Vec<CustomResourceDefinition> {
     let claims = |version: &str| json!({"type": "object", "properties": {"spec": claim(), "status": status(version)}});
     let addresses = |_: &str| json!({"type": "object", "properties": {"spec": address()}});

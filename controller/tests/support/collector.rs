@@ -3,8 +3,9 @@
 //!
 //! - An owner is gone if no object has its name **and** UID. An owner that is deleted in the foreground waits for its dependents.
 //! - An object that has at least one owner which exists and does not wait loses its other owners, and is not deleted.
-//! - An object whose owners are all gone is deleted in the background, or in the way that its own finalizers require.
-//!   If an owner waits for the object, the object is deleted in the foreground.
+//! - If every owner of an object is gone or waits, the object is deleted. If an owner waits and the object has
+//!   dependents, the deletion is in the foreground. Otherwise, the finalizer `orphan` or `foregroundDeletion` of the
+//!   object decides. Without these finalizers, the deletion is in the background.
 //! - An owner that waits loses the finalizer `foregroundDeletion` after the last dependent that blocks its deletion is gone.
 //! - The dependents of an object that is deleted with orphans lose this owner. Then the object loses its finalizer `orphan`.
 //! - A namespace that is being deleted stays until all its objects are deleted. Then the namespace loses its finalizer.

@@ -96,7 +96,7 @@ impl Controller {
         Self { is_ready, task, has_crashed }
     }
 
-    /// Waits until the claims that existed at the start are served.
+    /// Waits until the claims and machines that existed at the start are processed.
     pub async fn until_ready(&mut self) {
         let ready = timeout(PATIENCE, self.is_ready.wait_for(|ready| *ready)).await;
         drop(ready.expect("a ready leader in time").expect("a leader that still runs"));
@@ -201,7 +201,7 @@ impl Site {
         wait(&self.claims, name, |claim: Option<&DynamicObject>| claim.is_none()).await;
     }
 
-    /// Returns the held leases of claims of this namespace, as address and name of the holder, sorted.
+    /// Returns the held leases whose holders are in this namespace, as address and name of the holder, sorted.
     pub async fn held(&self) -> Vec<(String, String)> {
         let leases = self.leases.list(&ListParams::default()).await.unwrap().items.into_iter().map(|lease| lease.spec);
         let held = leases.filter(|lease| lease.released.is_none() && lease.holder.namespace == self.namespace);
@@ -285,7 +285,7 @@ pub async fn wait(api: &Api<DynamicObject>, name: &str, is: impl Condition<Dynam
     }
 }
 
-/// The condition `Ready` of a claim. Null: the claim does not have the condition.
+/// Returns the condition `Ready` of a claim. Null: the claim does not have the condition.
 pub fn condition(claim: &DynamicObject) -> Value {
     let conditions = claim.data["status"]["conditions"].as_array().cloned().unwrap_or_default();
     conditions.into_iter().find(|condition| condition["type"] == "Ready").unwrap_or_default()

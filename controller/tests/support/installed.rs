@@ -22,7 +22,8 @@ pub struct Installed<'c> {
 // === impl Installed ===
 
 impl<'c> Installed<'c> {
-    /// Starts a leader and a replica that work in every namespace, and configures the API server to call the replica.
+    /// Starts a leader and a replica that work in every namespace, and configures the API server to call the mutating
+    /// webhooks of the replica.
     pub async fn start(cluster: &'c Cluster) -> Self {
         Self::start_with(cluster, KINDS).await
     }

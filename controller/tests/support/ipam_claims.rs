@@ -144,7 +144,7 @@ pub fn owner(vm: &str, uid: &str) -> Value {
     })
 }
 
-/// The condition `IPsAllocated` of a claim. Null: the claim does not have the condition.
+/// Returns the condition `IPsAllocated` of a claim. Null: the claim does not have the condition.
 pub fn condition(claim: &DynamicObject) -> Value {
     let conditions = claim.data["status"]["conditions"].as_array().cloned().unwrap_or_default();
     conditions.into_iter().find(|condition| condition["type"] == "IPsAllocated").unwrap_or_default()

@@ -40,7 +40,7 @@ pub async fn apply(cluster: &Cluster, definition: CustomResourceDefinition) {
     definitions.patch(&name, &PatchParams::default(), &patch).await.unwrap();
 }
 
-/// Writes into leases the member `later`, in the specification and in the holder, as a leader of the later version may do.
+/// Writes the member `later` into the specification and the holder of leases, as a leader of the later version may do.
 pub async fn note(cluster: &Cluster, names: impl Iterator<Item = &String>) {
     let leases: Api<StaticIPLease> = Api::all(cluster.client());
     let note = Patch::Merge(json!({"spec": {"later": "a", "holder": {"later": "b"}}}));

@@ -21,7 +21,7 @@ use kube::{Api, Client, ResourceExt};
 use tokio::runtime::Handle;
 use tokio::task::{JoinHandle, spawn_blocking};
 
-/// The current time of every call of a [`Leader`], except that a release is one second later.
+/// The time that the functions of a [`Leader`] use as the current time. A release uses a time that is one second later.
 pub const NOW: Timestamp = Timestamp::constant(1_786_700_000, 123_000_000);
 
 pub struct Leader(Option<Registry<ApiLedger>>);

@@ -83,8 +83,8 @@ pub fn render(folder: &str) -> Vec<Value> {
     render_folder(&config(folder))
 }
 
-/// The objects of a folder, changed as kustomize changes them for a `kustomization.yaml` with these `namespace` and
-/// `transformers`.
+/// Returns the objects of a folder, changed as kustomize changes them for a `kustomization.yaml` with these `namespace`
+/// and `transformers`.
 pub fn render_in(folder: &str, namespace: &str, transformers: &[&str]) -> Vec<Value> {
     let mut objects = render(folder);
     let accounts: Vec<Value> = objects.iter().filter(|object| object["kind"] == "ServiceAccount").cloned().collect();

@@ -1,6 +1,6 @@
-//! The API servers of the tests: a server in the test process, or a real server.
+//! Helpers of the tests: API servers, stand-ins for other programs, clients and scenarios.
 
-#![allow(dead_code, unreachable_pub, reason = "each test program uses a part of it")]
+#![allow(dead_code, unreachable_pub, reason = "each test program uses only some of the helpers")]
 
 pub mod apply;
 pub mod cluster_api;

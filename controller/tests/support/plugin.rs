@@ -50,7 +50,7 @@ impl Plugin {
         format!("kubectl glowplug {} --kubeconfig {}", arguments.join(" "), self.kubeconfig.display())
     }
 
-    /// The start of a command line of kubectl that the plugin prints.
+    /// Returns the start of a command line of kubectl that the plugin prints.
     pub fn kubectl(&self) -> String {
         format!("kubectl --kubeconfig {}", self.kubeconfig.display())
     }

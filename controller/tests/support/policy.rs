@@ -30,8 +30,8 @@ pub struct Policy<'c> {
 // === impl Policy ===
 
 impl<'c> Policy<'c> {
-    /// Creates a policy with this name. The policy refuses an operation (`CREATE` or `UPDATE`) on a lease with status
-    /// `code` if `is_refused` is true for the lease.
+    /// Creates a policy with this name. With the status `code`, the policy refuses each `operation` (`CREATE` or
+    /// `UPDATE`) on a lease for which `is_refused` is true.
     pub async fn start(
         cluster: &'c Cluster,
         name: &str,

@@ -69,7 +69,7 @@ impl Expr {
         }
     }
 
-    /// All selectors in the expression.
+    /// Returns all selectors in the expression.
     pub fn selectors(&self) -> Vec<&Selector> {
         match self {
             Self::Number(_) => Vec::new(),
@@ -160,8 +160,9 @@ fn call(name: &str, all: &[Expr], history: &History, time: f64) -> Vec<Sample> {
     }
 }
 
-/// Returns the increase of a counter in the last `range` seconds. Like Prometheus, extrapolates to an end of the range that is
-/// near a sample, but never to a time at which the counter would have been negative.
+/// Returns the increase of a counter in the last `range` seconds. Like Prometheus, extrapolates to an end of the range
+/// if a sample is near this end, and otherwise by half the average interval between samples. Never extrapolates to a
+/// time at which the counter would have been negative.
 fn increase(samples: &[(f64, f64)], time: f64, range: f64) -> Option<f64> {
     let (first, last) = (samples.first()?, samples.last()?);
     let increases =
@@ -385,7 +386,8 @@ impl Parser {
 // === impl Scrape ===
 
 impl Scrape {
-    /// Reads the metrics of a program, in the OpenMetrics text format. `target` is the labels that Prometheus adds.
+    /// Reads the metrics of a program, in the OpenMetrics text format. `target` contains the labels that Prometheus
+    /// adds.
     pub fn read(text: &str, time: f64, target: &[(&str, &str)]) -> Self {
         assert_eq!(text.lines().last(), Some("# EOF"));
         let mut series: BTreeMap<String, Vec<Sample>> = BTreeMap::new();

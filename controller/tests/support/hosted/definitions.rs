@@ -1,5 +1,6 @@
 //! CRDs of HyperShift, cluster-api-provider-kubevirt and KubeVirt. They have only the members that matter for
-//! addresses. An API server prunes all other members, as it prunes unknown members with the full CRDs.
+//! addresses. Some schemas preserve unknown members. With the other schemas, an API server prunes unknown members, as
+//! it does with the full CRDs.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{ApiResource, GroupVersionKind};
@@ -28,7 +29,7 @@ pub struct Members {
     pub bootstrap_network_config: bool,
 }
 
-/// Returns all CRDs in their current versions.
+/// Returns all CRDs, without the members that [`Members`] selects.
 pub fn definitions() -> Vec<CustomResourceDefinition> {
     [HOSTED_CLUSTER, NODE_POOL, KUBEVIRT_MACHINE, VIRTUAL_MACHINE, INSTANCE, IPAM_CLAIM, NETWORK_ATTACHMENT]
         .map(|names| definition(names, Members::default()))

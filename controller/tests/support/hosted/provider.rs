@@ -9,8 +9,8 @@
 //! - When a VirtualMachine is rejected, the KubevirtMachine gets a condition. Each change of the KubevirtMachine causes a new
 //!   attempt. Without a change, the first pause between two attempts is 5 milliseconds. Each further pause is twice as long, up
 //!   to a minute.
-//! - All machines of a NodePool share one Secret with user data. The deletion of each machine deletes this Secret. It is created
-//!   again while other machines exist.
+//! - All machines of a NodePool share one Secret with user data. The deletion of each machine deletes this Secret. The
+//!   Secret is created again while other machines exist.
 //! - A VirtualMachine that is gone is created again for the same KubevirtMachine.
 //! - A deleted KubevirtMachine is gone as soon as the deletion of its VirtualMachine is requested, so the guest may
 //!   still run.

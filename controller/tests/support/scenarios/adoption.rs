@@ -250,7 +250,7 @@ pub async fn a_conflict_ends_when_the_record_of_the_other_machine_is_corrected(c
     })
     .await;
     hosted.until_no_condition("workers", "DuplicateRecords").await;
-    // After workers-1 is deleted, its address stays reserved for workers-0, which recorded this address before.
+    // After workers-1 is deleted, its address stays reserved, because workers-0 recorded this address before.
     // HyperShift replaces workers-1 with a new machine.
     hosted.delete("workers-1").await;
     until_reserved_by_record(&hosted, "1").await;
@@ -363,7 +363,7 @@ pub async fn a_machine_that_records_an_excluded_address_gets_the_address_when_th
     until_left_alone(&hosted, "p", 1).await;
     let (plugin, id) = (Plugin::new(cluster.config()), format!("{}/p", hosted.namespace));
     let (status, answer) = plugin.json(&["adopt", "--pool", &id]).await;
-    let reason = "no pool offers the recorded address: it keeps the address, without a lease, and gets no network data: \
+    let reason = "no pool offers the recorded address: the machine keeps the address, without a lease, and gets no network data: \
                   offer the address, or remove the record";
     assert_eq!((status, &answer["machines"][0]["reason"]), (Some(1), &json!(reason)));
     // An administrator removes the annotation so that the machine is served, but does not remove the exclusion.
@@ -508,7 +508,7 @@ pub async fn the_steps_of_the_guide_bring_running_machines_into_a_pool(cluster: 
 
 // === restored machines ===
 
-/// Waits until the webhook gives a reference to the machines that pool `p` selects.
+/// Waits until the webhook adds the reference to new machines that pool `p` selects.
 async fn until_selected(hosted: &Hosted) {
     poll("a question to the webhook", async || {
         let dry_run = PostParams { dry_run: true, ..PostParams::default() };

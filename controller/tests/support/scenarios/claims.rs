@@ -1,4 +1,4 @@
-//! Claims of Cluster API: from the claim to the IPAddress, and its removal.
+//! Claims of Cluster API, from the creation of a claim to the removal of its IPAddress.
 
 use glowplug_controller::cluster::object::Object;
 use glowplug_controller::kinds::lease_name::lease_name;
@@ -38,7 +38,7 @@ fn conditions(claim: &DynamicObject) -> Vec<Value> {
     claim.data["status"]["conditions"].as_array().cloned().unwrap_or_default()
 }
 
-/// The condition `Paused` of a claim. Null: the claim does not have the condition.
+/// Returns the condition `Paused` of a claim. Null: the claim does not have the condition.
 fn paused_condition(claim: &DynamicObject) -> Value {
     conditions(claim).into_iter().find(|condition| condition["type"] == "Paused").unwrap_or_default()
 }

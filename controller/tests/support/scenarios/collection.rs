@@ -84,7 +84,7 @@ pub async fn a_claim_that_is_created_again_gets_a_new_ipaddress(cluster: &Cluste
 }
 
 /// A leader crashes after the deletion of an IPAddress, but before it removes the finalizer of the IPAddress. The claim
-/// is deleted meanwhile.
+/// is already gone.
 pub async fn a_later_leader_completes_the_deletion_of_an_ipaddress_that_an_earlier_leader_began(cluster: &Cluster) {
     let (site, _collector) = abandoned(cluster, &PropagationPolicy::Background).await;
     site.addresses.delete("a", &DeleteParams::default()).await.unwrap();

@@ -71,7 +71,7 @@ pub async fn a_leader_whose_lease_is_taken_stops_leading(cluster: &Cluster) {
     assert_eq!(
         holder(&leases, "taken").await.as_deref(),
         Some("another"),
-        "no program releases what another one holds"
+        "no program releases a Lease that another program holds"
     );
 }
 

@@ -59,7 +59,7 @@ pub async fn a_node_pool_has_machines_with_the_labels_of_hypershift(cluster: &Cl
 
 const MAC: &str = "02:00:00:aa:bb:cc";
 
-/// Returns a VirtualMachine with a cloud-init volume and an interface.
+/// Returns a VirtualMachine with a cloud-init volume and two interfaces, one of which is being unplugged.
 fn vm(name: &str, source: Value) -> DynamicObject {
     let volumes = json!([{"name": "cloudinitvolume", "cloudInitConfigDrive": source}]);
     let interfaces = json!([
@@ -116,7 +116,7 @@ pub async fn a_guest_starts_when_the_secrets_of_its_drive_exist(cluster: &Cluste
     assert_eq!(hosted.kubevirt.drives("waits").len(), 2);
 }
 
-pub async fn only_kubevirt_writes_the_status_of_an_instance(cluster: &Cluster) {
+pub async fn only_kubevirt_changes_the_status_of_an_instance_and_a_new_instance_is_pending(cluster: &Cluster) {
     let namespace = cluster.namespace().await;
     let of = |client: &Client| Api::<DynamicObject>::namespaced_with(client.clone(), &namespace, &resource(INSTANCE));
     let (users, kubevirt) = (of(&cluster.client()), of(&mutator::client(&cluster.client())));

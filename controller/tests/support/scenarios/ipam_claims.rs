@@ -1,4 +1,4 @@
-//! IPAMClaims that pools serve: from the claim to its addresses, and their release.
+//! IPAMClaims that pools serve, from the creation of a claim to the release of its addresses.
 
 use glowplug_controller::kinds::pool::{GlobalPoolSpec, GlobalStaticIPPool, PoolSpec, StaticIPPool};
 use kube::api::{Patch, PatchParams, PostParams};
@@ -113,7 +113,7 @@ pub async fn an_ipam_claim_keeps_its_address_when_guests_start_and_end(cluster: 
     tenant.start("a", "uid-a").await;
     tenant.claim("a", &json!({"metadata": {"finalizers": [PERSISTENT]}})).await;
     assert_eq!(tenant.ips_of("a").await, ["10.0.0.8/16"]);
-    // The network writes the name of the pod of the guest into the claim. A migration changes this name.
+    // The network provider writes the name of the pod of the guest into the claim. A migration changes this name.
     let claim = tenant.claims.get("a.net1").await.unwrap();
     let pod = Patch::Merge(json!({"status": {"ownerPod": {"name": "virt-launcher-a-2"}}}));
     tenant.claims.patch_status("a.net1", &PatchParams::default(), &pod).await.unwrap();
@@ -172,7 +172,7 @@ pub async fn the_address_of_a_deleted_ipam_claim_is_free_only_after_its_guest_ha
     assert_eq!(tenant.ips_of("b").await, ["10.0.0.8/16"]);
 }
 
-/// The specification of a pool on another network.
+/// Returns the specification of a pool on another network.
 fn other(tenant: &Tenant) -> PoolSpec {
     PoolSpec { network: format!("{}/vlan20", tenant.site.namespace), ..tenant.site.spec(&["10.0.0.40/32"]) }
 }
@@ -217,7 +217,7 @@ pub async fn ipam_claims_keep_the_addresses_that_they_have_when_a_leader_starts(
     assert!(until_duplicates(&tenant).await.contains("10.0.0.9"));
     let expected = rows([("10.0.0.10", "new.net1"), ("10.0.0.8", "a.net1")]);
     assert_eq!(tenant.site.held().await, expected);
-    // The network writes another address into one of the two claims.
+    // The network provider writes another address into one of the two claims.
     let other = Patch::Merge(json!({"status": {"ips": ["10.0.0.11/16"]}}));
     tenant.claims.patch_status("twin.net1", &PatchParams::default(), &other).await.unwrap();
     until_no_duplicates(&tenant).await;

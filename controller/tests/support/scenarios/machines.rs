@@ -8,7 +8,7 @@
 //! | a later admission step rejects the machine; a dry run | `a_virtual_machine_that_is_not_stored_takes_no_address` |
 //! | no replica responds | `without_a_replica_only_machines_of_served_namespaces_are_refused` |
 //! | the leader crashes after any write | `*_after_a_crash_*` in `tests/machines.rs` |
-//! | a leader resumes after another leader took over | `two_leaders_at_once_*` in `tests/machines.rs`, and the scenario of this name of the ledger |
+//! | a leader resumes after another leader took over | `two_leaders_at_once_*` in `tests/machines.rs` and in the scenarios of the ledger |
 //! | a Secret is deleted by hand | `a_secret_that_is_deleted_by_hand_is_written_again` |
 //! | a Secret of another author has the name | `a_secret_of_another_author_stays_and_the_machine_gets_another_secret` |
 //! | restart, migration, VirtualMachine created again | `a_machine_keeps_its_address_after_a_restart_a_migration_and_a_new_virtual_machine` |
@@ -19,7 +19,7 @@
 //! | a guest reports an address that is not allocated | `an_address_that_only_a_guest_reports_is_not_allocated` |
 //! | etcd is restored from a backup | `after_the_loss_of_all_leases_machines_keep_the_addresses_of_their_records` |
 //! | `clusterctl move` | `a_moved_claim_keeps_its_address` of claims |
-//! | an old definition has no status map | `the_status_map_is_written_if_the_crd_has_it` |
+//! | the CRD of KubevirtMachine has no status map | `the_status_map_is_written_if_the_crd_has_it` |
 //! | the API server does not respond | `a_failed_read_of_the_objects_of_a_machine_releases_no_address` in `tests/machines.rs` |
 //! | clocks differ | `a_leader_whose_lease_is_taken_stops_leading` of the election |
 
@@ -162,7 +162,7 @@ pub async fn a_machine_with_a_no_cloud_volume_reads_its_address_from_network_con
         }},
     });
     assert_eq!(drive.document(), expected);
-    // The guest reads these kernel arguments from the image.
+    // The guest makes these kernel arguments from the document in the image.
     let network = drive.network().unwrap();
     let arguments = dracut::render(&network, &mut Diagnostics::default()).line;
     assert_eq!(arguments, format!("ip=10.0.0.8::10.0.0.1:16::[{mac}]:none ip=[fd00::8]:::64::[{mac}]:none"));
@@ -215,7 +215,7 @@ pub async fn a_machine_keeps_network_data_of_its_own_and_no_other_machine_gets_i
     installed.stop().await;
 }
 
-pub async fn a_hundred_machines_of_two_clusters_have_equal_addresses_on_two_networks(cluster: &Cluster) {
+pub async fn two_clusters_of_fifty_machines_use_the_same_addresses_on_different_networks(cluster: &Cluster) {
     let clusters = cluster.namespace().await;
     let hosted = [
         Hosted::start(cluster, &clusters, "c1", USER_DATA).await,
@@ -239,7 +239,8 @@ pub async fn a_hundred_machines_of_two_clusters_have_equal_addresses_on_two_netw
         assert_eq!(found, expected);
         assert_eq!(hosted.held().await.len(), 50);
     }
-    // When the NodePool shrinks, its addresses are released. The next machines get the lowest free addresses.
+    // When the NodePool shrinks, the addresses of the deleted machines are released. The next machines get these
+    // addresses.
     hosted[0].scale("one", 48).await;
     hosted[0].until_held(48).await;
     hosted[0].scale("one", 50).await;
@@ -309,7 +310,7 @@ pub async fn a_machine_that_an_exhausted_pool_refuses_is_created_when_the_pool_g
     let template = json!({"metadata": {"namespace": hosted.namespace}});
     let machine = json!({"metadata": {"name": "workers-1"}, "spec": {"virtualMachineTemplate": template}});
     machines.create(&PostParams::default(), &object(KUBEVIRT_MACHINE, machine)).await.unwrap();
-    // Only the controller can cause the next attempt: the stand-in for capk does not retry after a timeout.
+    // The controller makes capk try again at once. Otherwise, capk would try again after a pause of up to a minute.
     hosted.resize("workers", &["10.0.0.8/31"]).await;
     assert_eq!(hosted.address_of("workers-1").await, "10.0.0.9");
     until(&hosted.machines, "workers-1", |machine| provisioned(machine)["status"] == "True").await;
@@ -477,7 +478,7 @@ pub async fn without_a_replica_only_machines_of_served_namespaces_are_refused(cl
     assert!(message.contains("failed calling webhook \"machines.ipam.glowplug.dev\""), "{message}");
     other.node_pool("workers", 1, &json!({})).await;
     other.until_running("workers-0").await;
-    // The real capk tries again after a pause. Here a change of the KubevirtMachine causes the attempt at once.
+    // capk tries again after a pause. The change of the KubevirtMachine below causes the next attempt at once.
     installed.answer_again().await;
     installed.until_asked(&hosted, "workers").await;
     merge(&hosted.machines, "workers-0", &json!({"metadata": {"annotations": {"again": "1"}}})).await;
@@ -900,7 +901,6 @@ pub async fn an_address_that_only_a_secret_records_is_not_allocated_when_no_pool
     installed.stop().await;
 }
 
-/// Tests the steps of `docs/recovery.md`.
 pub async fn a_machine_has_an_event_while_a_policy_refuses_its_lease_and_is_served_afterwards(cluster: &Cluster) {
     let (hosted, installed) = running(cluster, &["10.0.0.8/31"], 2).await;
     let address = hosted.address_of("workers-0").await;
@@ -931,6 +931,7 @@ pub async fn a_machine_has_an_event_while_a_policy_refuses_its_lease_and_is_serv
     installed.stop().await;
 }
 
+/// Tests the steps of `docs/recovery.md`.
 pub async fn damaged_records_are_repaired_by_the_procedure_of_the_guide(cluster: &Cluster) {
     let (hosted, mut installed) = running(cluster, &["10.0.0.8/30"], 2).await;
     for name in ["workers-0", "workers-1"] {
@@ -948,7 +949,7 @@ pub async fn damaged_records_are_repaired_by_the_procedure_of_the_guide(cluster:
     // Two machines record the address of the second machine, so the leader gives this address to neither of them.
     hosted.until_held(1).await;
     assert_eq!(hosted.held().await, rows([(first.as_str(), "workers-0")]));
-    // Steps 1, 4 and 5 of the procedure: the wrong annotation and the wrong lease are deleted.
+    // Steps 1, 4 and 5 of the procedure. The scenario deletes the wrong annotation and all leases.
     installed.stop_leading();
     merge(&hosted.machines, "workers-0", &annotation(Value::Null)).await;
     hosted.forget_leases().await;

@@ -64,7 +64,7 @@ async fn create_pool(hosted: &Hosted, addresses: &[&str]) {
     create_pool_on(hosted, "p", &hosted.network, addresses).await;
 }
 
-/// Creates a pool of a network. The pool selects the machines whose label [`POOL_LABEL`] is its name.
+/// Creates a pool of a network. The pool selects the machines whose label [`POOL_LABEL`] has the name of the pool.
 async fn create_pool_on(hosted: &Hosted, name: &str, network: &str, addresses: &[&str]) {
     let selector = serde_json::from_value(json!({"matchLabels": {(POOL_LABEL): name}})).unwrap();
     let (network, machine_selector) = (network.to_owned(), Some(selector));
@@ -182,7 +182,7 @@ impl<'c> Place<'c> {
         self.instances.create(&PostParams { dry_run: true, ..PostParams::default() }, &instance).await
     }
 
-    /// Whether the API server supports the conditions of webhooks: Kubernetes 1.28 or newer.
+    /// Returns whether the API server supports the conditions of webhooks: Kubernetes 1.28 or newer.
     async fn has_conditions(&self) -> bool {
         let stored = configurations(self.cluster, MUTATING).get("glowplug-controller").await.unwrap();
         stored.data["webhooks"].as_array().unwrap().iter().any(|webhook| webhook["matchConditions"].is_array())
@@ -219,7 +219,7 @@ impl<'c> Place<'c> {
         until(&self.vms, name, |vm| vm.annotations().iter().any(is_record)).await
     }
 
-    /// The leases of the network: address, UID of the holder, Secrets, and whether the lease is released.
+    /// Returns the leases of the network: address, UID of the holder, Secrets, and whether the lease is released.
     async fn leases(&self) -> Vec<(String, String, Option<BTreeSet<String>>, bool)> {
         let leases = later::leases(self.cluster, &self.network).await.into_values();
         let row = |spec: glowplug_controller::kinds::pool::LeaseSpec| {
@@ -373,8 +373,8 @@ pub async fn five_server_side_applies_of_a_machine_of_a_mac_pool_cause_no_confli
 
 // === without a replica ===
 
-/// Stops, starts, migrates and deletes a machine while no webhook is called for updates. Also removes the finalizer of
-/// the machine.
+/// Migrates, stops and deletes a machine while no webhook answers updates of machines. With `starts`, also starts the
+/// machine again before the deletion. Removes the finalizer of the machine meanwhile.
 async fn live_without_updates(place: &Place<'_>, starts: bool) {
     merge(&place.vms, "w", &json!({"metadata": {"labels": {"a": "b"}}})).await;
     assert!(place.kubevirt.migrate("w").await);

@@ -1,5 +1,5 @@
-//! Objects other than machines that the leader writes: labels of namespaces, conditions of NodePools, and pools that are derived
-//! from NodePools.
+//! Tests what the leader writes into objects other than machines: labels of namespaces, conditions of NodePools, and
+//! pools that are derived from NodePools.
 
 use std::sync::Arc;
 
@@ -53,7 +53,7 @@ async fn until_addresses(hosted: &Hosted, addresses: &'static str) -> StaticIPPo
     timeout(PATIENCE, await_condition(hosted.pools.clone(), "workers", is)).await.unwrap().unwrap().unwrap()
 }
 
-/// The condition of a NodePool about its pools. Null: the NodePool does not have the condition.
+/// Returns the condition of a NodePool about its pools. Null: the NodePool does not have the condition.
 fn condition(node_pool: &DynamicObject) -> &Value {
     let conditions = node_pool.data["status"]["conditions"].as_array().into_iter().flatten();
     conditions.into_iter().find(|condition| condition["type"] == CONDITION).unwrap_or(&Value::Null)
@@ -92,7 +92,8 @@ pub async fn a_label_that_a_person_has_set_on_a_namespace_stays(cluster: &Cluste
     hosted.pool("workers", &["10.0.0.8-10.0.0.9"]).await;
     until_labelled(cluster, &hosted.namespace, true).await;
     hosted.pools.delete("workers", &DeleteParams::default()).await.unwrap();
-    // The leader updates all namespaces in one pass, in the order of their names. So it has processed both namespaces.
+    // The leader updates all namespaces in one pass, in the order of their names. When the second namespace has no
+    // label any more, the leader has also processed the first one.
     until_labelled(cluster, &hosted.namespace, false).await;
     until_labelled(cluster, &hosted.clusters, true).await;
 }

@@ -214,7 +214,7 @@ pub async fn a_node_pool_is_exhausted_when_its_pool_and_the_overflow_are_exhaust
     hosted.scale("workers", 3).await;
     let message = hosted.until_refused("workers-2").await;
     assert!(message.contains(&both), "{message}");
-    // Only the controller can cause the next attempt: the stand-in for capk does not retry after a timeout.
+    // The controller makes capk try again at once. Otherwise, capk would try again after a pause of up to a minute.
     hosted.resize("spare", &["10.0.1.8-10.0.1.9"]).await;
     assert_eq!(hosted.address_of("workers-2").await, "10.0.1.9");
     until(&hosted.machines, "workers-2", |machine| provisioned(machine)["status"] == "True").await;
@@ -271,7 +271,7 @@ async fn create_with_own_data(place: &Place<'_>, name: &str, address: &str, secr
 pub async fn a_waiting_machine_gets_no_added_address_that_network_data_of_a_user_contains(cluster: &Cluster) {
     let place = Place::start(cluster, &["10.0.0.8"]).await;
     let (_, a) = place.run("a").await;
-    // No guest of these machines reports its address.
+    // These machines are stopped, so no guest reports their addresses.
     create_with_own_data(&place, "u", "10.0.0.9", None).await;
     create_with_own_data(&place, "v", "10.0.0.10", Some("own")).await;
     place.apply(&manifest(&place, "w", "Always")).await;

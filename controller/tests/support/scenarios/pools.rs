@@ -1,4 +1,4 @@
-//! Pools: from the object to the registry, and the status of the object.
+//! Pool objects: how the leader serves them, and the status that the leader writes into them.
 
 use glowplug::host::Timestamp;
 use glowplug::host::allocator::ClaimError;
@@ -264,7 +264,7 @@ pub async fn a_pool_of_a_node_pool_that_does_not_exist_has_a_condition(cluster: 
     place.until("workers", |pool| !has_condition(pool)).await;
 }
 
-pub async fn the_status_of_a_pool_has_the_free_addresses_of_each_family(cluster: &Cluster) {
+pub async fn the_status_of_a_pool_counts_the_free_addresses_of_each_family(cluster: &Cluster) {
     let place = Place::new(cluster).await;
     let create = async |name: &str, spec: Value| {
         let networks = json!([{"cidr": "10.0.0.0/16"}, {"cidr": "fd00::/64"}]);

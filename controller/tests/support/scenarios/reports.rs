@@ -79,7 +79,7 @@ impl<'c> Place<'c> {
         serde_json::to_value(self.pools.get("workers").await.unwrap().status).unwrap()
     }
 
-    /// Waits until guests reserve this number of addresses of the pool.
+    /// Waits until reports of guests, Services and Clusters reserve this number of addresses of the pool.
     async fn until_reserved(&self, addresses: i64) {
         let expected = Value::from(addresses.to_string());
         poll(&format!("{addresses} reported addresses"), async || {
@@ -152,7 +152,7 @@ fn rows<const N: usize>(rows: [(&str, &str); N]) -> Vec<(String, String)> {
     rows.map(|(address, name)| (address.to_owned(), name.to_owned())).into()
 }
 
-pub async fn an_address_that_a_guest_without_a_pool_reports_is_never_allocated(cluster: &Cluster) {
+pub async fn an_address_that_a_guest_without_a_pool_reports_is_not_allocated_until_the_guest_ends(cluster: &Cluster) {
     let place = Place::start(cluster, &["10.0.0.8-10.0.0.10"]).await;
     let own = place.own_guests();
     let other = place.other_guests().await;
@@ -171,7 +171,7 @@ pub async fn an_address_that_a_guest_without_a_pool_reports_is_never_allocated(c
     place.stop().await;
 }
 
-pub async fn an_address_that_a_guest_reports_before_its_pool_exists_is_never_allocated(cluster: &Cluster) {
+pub async fn an_address_that_a_guest_reports_before_its_pool_exists_is_not_allocated(cluster: &Cluster) {
     let mut place = Place::without_pool(cluster).await;
     let (own, other) = (place.own_guests(), place.other_guests().await);
     other.start("early", &["10.0.0.8"]).await;
@@ -258,7 +258,7 @@ pub async fn false_reports_of_guests_reserve_only_a_quarter_of_a_pool_of_another
     place.stop().await;
 }
 
-/// Creates a Service of type LoadBalancer that requests an address.
+/// Creates a Service of type LoadBalancer that requests the address `requested`, if any.
 async fn create_service(services: &Api<Service>, name: &str, requested: Option<&str>) {
     let ports = json!([{"port": 80}]);
     let spec = json!({"type": "LoadBalancer", "ports": ports, "loadBalancerIP": requested});

@@ -366,7 +366,7 @@ pub async fn null_in_a_merge_patch_removes_a_member(cluster: &Cluster) {
     assert_eq!(stored.data.unwrap().into_keys().collect::<Vec<_>>(), ["other"]);
 }
 
-/// Returns a client for pools that can also send an invalid specification.
+/// Returns a client that can also send an invalid specification of a pool.
 async fn raw_pools(cluster: &Cluster) -> Api<DynamicObject> {
     let kind = ApiResource::erase::<StaticIPPool>(&());
     Api::namespaced_with(cluster.client(), &cluster.namespace().await, &kind)

@@ -25,7 +25,8 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Creates the pool with the name of a namespace. Merges `members` into the specification of the pool.
+    /// Creates the pool. Its name is the namespace of the pools of `hosted`. Merges `members` into the specification of
+    /// the pool.
     pub(crate) async fn new(cluster: &Cluster, hosted: &Hosted, addresses: &[&str], members: Value) -> Self {
         let (name, pools) = (hosted.clusters.clone(), Api::all(cluster.client()));
         let mut pool =
@@ -123,7 +124,7 @@ pub async fn machines_of_two_clusters_get_addresses_of_one_pool(cluster: &Cluste
     installed.stop().await;
 }
 
-/// The condition of a NodePool about its pools. Null: the NodePool does not have the condition.
+/// Returns the condition of a NodePool about its pools. Null: the NodePool does not have the condition.
 fn exhausted(node_pool: &DynamicObject) -> &Value {
     let conditions = node_pool.data["status"]["conditions"].as_array().into_iter().flatten();
     conditions.into_iter().find(|condition| condition["type"] == CONDITION).unwrap_or(&Value::Null)

@@ -104,7 +104,7 @@ pub async fn a_virtual_machine_that_is_created_again_gets_the_address_of_its_new
     let (hosted, installed, network) = with_network(cluster, &["10.0.0.40"]).await;
     hosted.scale("workers", 1).await;
     assert_eq!(hosted.address_of("workers-0").await, "10.0.0.40");
-    // ipam-extensions deletes the claim with its VirtualMachine, and the network allocates another address.
+    // ipam-extensions deletes the claim with its VirtualMachine, and the network provider allocates another address.
     network.stock.set(&["10.0.0.41"]);
     assert_eq!(create_again(&hosted, "workers-0").await, "10.0.0.41");
     assert_eq!(hosted.held().await, rows([("10.0.0.41", "workers-0")]));

@@ -1,7 +1,7 @@
 //! Tests an upgrade to a later version and the downgrade, while machines are created continuously.
 //!
-//! The versions differ in what an administrator applies: the definitions, and the configurations of the webhooks. The
-//! replicas of both versions are the same program.
+//! The versions differ in what an administrator applies: the CRDs, and the configurations of the webhooks. The replicas
+//! of both versions are the same program.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
@@ -137,8 +137,8 @@ impl<'c> Deployment<'c> {
             configuration["metadata"]["labels"]["app.kubernetes.io/version"] = version.into();
             let api = configurations(self.cluster, kind);
             let applied = api.patch("glowplug-controller", &params, &Patch::Apply(&configuration)).await;
-            // An API server before Kubernetes 1.28 refuses `matchConditions`. Then the conditions are removed, as the
-            // guide requires.
+            // An API server before Kubernetes 1.28 refuses `matchConditions`. Then the conditions are removed, as
+            // `docs/network-data.md` requires.
             let refuses = |error: &kube::Error| error.to_string().contains("matchConditions: field not declared");
             if applied.as_ref().is_err_and(refuses) {
                 for webhook in configuration["webhooks"].as_array_mut().unwrap() {

@@ -22,7 +22,8 @@ pub enum Decision {
     Failed(Vec<String>),
 }
 
-/// The libraries that API servers provide and the crate implements: the standard library, strings and optional values.
+/// The libraries that API servers provide and the crate `cel` implements: the standard library, strings and optional
+/// values.
 static ENV: LazyLock<Arc<Env>> = LazyLock::new(|| {
     let mut env = Env::stdlib();
     env.add_extension(extensions::strings).expect("the extension has names of its own");

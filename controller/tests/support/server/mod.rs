@@ -135,7 +135,7 @@ impl Server {
         });
     }
 
-    /// Returns the requests since the last call.
+    /// Returns the requests that have arrived since this function was called last.
     pub fn take_calls(&self) -> Vec<Call> {
         std::mem::take(&mut lock(&self.shared.calls))
     }

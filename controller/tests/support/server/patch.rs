@@ -25,8 +25,8 @@ pub fn json(object: &Value, patch: &Value) -> Result<Value, Refusal> {
     Ok(object)
 }
 
-/// Returns the leaf fields of an object that can have an owner. A list is one leaf field, even if a real server merges
-/// its items by key.
+/// Returns the leaf fields that managers can own, each with its value. A list is one leaf field, even if a real server
+/// merges its items by key.
 pub fn fields(object: &Value) -> BTreeMap<Field, Value> {
     fn walk(value: &Value, path: &mut Field, leaves: &mut BTreeMap<Field, Value>) {
         match value {

@@ -109,7 +109,7 @@ impl Call {
         self.content_type == "application/apply-patch+yaml"
     }
 
-    /// Whether the request is a dry run, which stores nothing. A deletion has this option in its body.
+    /// Returns whether the request is a dry run, which stores nothing. A deletion has this option in its body.
     pub fn is_dry_run(&self) -> bool {
         self.query.contains_key("dryRun") || self.verb == "delete" && self.body.get("dryRun").is_some()
     }
@@ -280,7 +280,7 @@ impl Store {
         self.kinds.iter().find(served).cloned().ok_or_else(missing)
     }
 
-    /// Returns the objects of a kind, for the parts of the server that read them.
+    /// Returns all objects of a kind.
     pub fn all<'a>(&'a self, group: &'a str, plural: &'a str) -> impl Iterator<Item = &'a Value> {
         self.objects.iter().filter(move |(key, _)| key.0 == group && key.1 == plural).map(|(_, object)| object)
     }
