@@ -133,10 +133,8 @@ fn join_repeated(mut objects: Vec<Object>) -> Vec<Object> {
     let repeated = objects.iter().enumerate().map(|(at, object)| *first.entry(object.uid.as_str()).or_insert(at));
     let first: Vec<usize> = repeated.collect();
     for (at, first) in first.iter().enumerate().filter(|(at, first)| at != *first) {
-        let Object { holds, doubts, .. } = &mut objects[at];
-        let (holds, doubts) = (std::mem::take(holds), std::mem::take(doubts));
-        objects[*first].holds.extend(holds);
-        objects[*first].doubts.extend(doubts);
+        let (before, repeated) = objects.split_at_mut(at);
+        before[*first].join(&mut repeated[0]);
     }
     let mut is_first = first.iter().enumerate().map(|(at, first)| at == *first);
     objects.retain(|_| is_first.next().unwrap_or(true));
@@ -215,7 +213,12 @@ impl<'o> Merge<'o> {
                 self.inventory.present.push(present(uid));
                 continue;
             };
-            let is_predecessors = machine.created.zip(created).is_some_and(|(machine, guest)| guest < machine);
+            let ages = machine.created.zip(created);
+            let is_predecessors = ages.is_some_and(|(machine, guest)| guest < machine);
+            if ages.is_none() {
+                // The guest may be that of an earlier machine, so no machine of this name counts as missing.
+                self.orphan(namespace, name);
+            }
             let mut predecessors = Held::new();
             for (interface, stated) in held {
                 match own.entry(interface) {

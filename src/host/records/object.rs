@@ -115,6 +115,34 @@ pub(super) const MAX_ADDRESSES: usize = 256;
 /// The expected value of a record, for messages.
 const EXPECTED: &str = "a list of ip/prefix";
 
+// === impl Object ===
+
+impl Object {
+    /// Moves what another version of the same object says into this object. The lists of the two versions may have been
+    /// fetched at different times, so everything that one of them says counts.
+    pub(super) fn join(&mut self, other: &mut Self) {
+        let is_new = |reported: &Reported| !self.reports.iter().any(|own| own.is_same(reported));
+        let reports: Vec<Reported> = other.reports.drain(..).filter(is_new).collect();
+        self.reports.extend(reports);
+        self.holds.append(&mut other.holds);
+        self.doubts.append(&mut other.doubts);
+        self.attachments.append(&mut other.attachments);
+        self.is_being_deleted |= other.is_being_deleted;
+        self.created = self.created.or(other.created);
+        self.node_pool = self.node_pool.take().or(other.node_pool.take());
+        self.machine = self.machine.take().or(other.machine.take());
+        self.owner = self.owner.take().or(other.owner.take());
+    }
+}
+
+// === impl Reported ===
+
+impl Reported {
+    fn is_same(&self, other: &Self) -> bool {
+        self.network == other.network && self.addresses == other.addresses
+    }
+}
+
 // === impl ObjectReader ===
 
 impl ObjectReader<'_> {
@@ -220,8 +248,10 @@ impl ObjectReader<'_> {
                 })
             }
             Err(diagnostic) => {
-                let held = holds.iter().flat_map(|hold| &hold.addresses).map(IpNetwork::ip).collect();
-                self.tell(diagnostic, held);
+                let recorded = holds.iter().flat_map(|hold| &hold.addresses).map(IpNetwork::ip);
+                let addresses =
+                    recorded.chain(reports.iter().flat_map(|reported| reported.addresses.clone())).collect();
+                self.tell(diagnostic, addresses);
                 None
             }
         }

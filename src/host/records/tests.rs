@@ -578,6 +578,31 @@ fn a_list_that_is_read_twice_gives_no_duplicates() {
 }
 
 #[test]
+fn everything_that_one_version_of_an_object_says_counts() {
+    let interface = |address: &str| json!({"status": {"interfaces": [{"name": "eth0", "ipAddress": address}]}});
+    let first = instance("i-1", "v-1", json!({}));
+    let later = with(with(first.clone(), annotated("10.0.0.5/24")), interface("10.0.0.6"));
+    for items in [json!([first, later]), json!([later, first]), json!([later, later])] {
+        let inventory = inventory_of(items);
+        let recorded = inventory.records.iter().flat_map(|record| &record.addresses);
+        let records: Vec<String> = recorded.map(ToString::to_string).collect();
+        let reports: Vec<String> = inventory.reports.iter().map(|report| report.address.to_string()).collect();
+        assert_eq!((records, reports), (vec!["10.0.0.5/24".to_owned()], vec!["10.0.0.6".to_owned()]));
+    }
+}
+
+#[test]
+fn the_addresses_that_an_unidentified_guest_reports_are_kept() {
+    let interface = json!({"status": {"interfaces": [{"name": "eth0", "ipAddresses": ["10.0.0.6", "fd00::6"]}]}});
+    let mut unidentified = with(instance("i-1", "v-1", annotated("10.0.0.5/24")), interface);
+    unidentified["metadata"]["uid"] = json!("");
+    let inventory = inventory_of(json!([unidentified]));
+    let kept: Vec<Vec<String>> =
+        inventory.diagnostics.iter().map(|it| it.addresses.iter().map(ToString::to_string).collect()).collect();
+    assert_eq!(kept, [["10.0.0.5", "10.0.0.6", "fd00::6"]]);
+}
+
+#[test]
 fn machines_with_the_same_name_in_two_namespaces_are_two_machines() {
     let other = json!({"metadata": {"namespace": "others"}});
     let items = json!([
@@ -608,6 +633,9 @@ fn a_machine_is_not_missing_while_one_of_its_objects_may_exist() {
     assert_eq!(there(json!([new(), guest("2026-08-01T10:00:01Z")])), [false, true, true]);
     // The guest is older than the new machine, so it may belong to any earlier machine of this name.
     assert_eq!(there(json!([new(), guest("2026-08-01T09:00:00Z")])), [true, true, true]);
+    // It is unknown whether the guest is older.
+    assert_eq!(there(json!([new(), guest("")])), [true, true, true]);
+    assert_eq!(there(json!([object("KubevirtMachine", "m-2", json!({})), guest("2026-08-01T10:00:01Z")])), [true; 3]);
 }
 
 #[test]
