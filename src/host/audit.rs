@@ -156,7 +156,7 @@ pub struct Rebuilt {
 /// The ledger records missing machines. With [`Options::release`], the audit releases a missing machine if
 ///
 /// - the lists were fetched at least [`SIGHTINGS_APART`] after the audit that first missed the machine,
-/// - no audit has found the machine since then, and
+/// - since then, no audit has found the machine, and the machine has claimed no address, and
 /// - no [`Brake`] applies.
 ///
 /// So neither the lists of the first audit nor lists that are older than a lease can release a machine.
@@ -217,28 +217,24 @@ pub fn audit<L: Ledger>(
     if !brakes.is_empty() {
         gone.clear();
     }
-    let mut released: BTreeMap<&Machine, &mut Vec<Allocation>> =
-        gone.into_iter().map(|missing| (&missing.machine, missing.released.insert(Vec::new()))).collect();
-    let mut served = Vec::new();
-    let held = if options.dry_run {
-        allocator
-            .leases()
-            .filter(|(_, _, lease)| released.contains_key(&lease.claimant.machine))
-            .filter_map(|(_, address, lease)| {
-                let address = IpNetwork::new(address, lease.prefix).ok()?;
-                Some(Allocation { claimant: Claimant::clone(&lease.claimant), addresses: vec![address] })
-            })
-            .collect()
+    let due: BTreeMap<&Machine, Timestamp> =
+        gone.iter().filter_map(|missing| Some((&missing.machine, missing.since?))).collect();
+    let (Released { held, served }, returned) = if options.dry_run {
+        let of_due = allocator.leases().filter(|(_, _, lease)| due.contains_key(&lease.claimant.machine));
+        let held = of_due.filter_map(|(_, address, lease)| {
+            let address = IpNetwork::new(address, lease.prefix).ok()?;
+            Some(Allocation { claimant: Claimant::clone(&lease.claimant), addresses: vec![address] })
+        });
+        (Released { held: held.collect(), served: Vec::new() }, BTreeSet::new())
     } else {
-        let Released { held, served: others } = registry.release_all(released.keys().copied(), now)?;
-        served = others;
-        held
+        registry.release_missing(&due, now)?
     };
-    for allocation in held {
-        if let Some(released) = released.get_mut(&allocation.claimant.machine) {
-            released.push(allocation);
-        }
+    for missing in gone {
+        let of_machine = held.iter().filter(|allocation| allocation.claimant.machine == missing.machine);
+        missing.released = Some(of_machine.cloned().collect());
     }
+    // These machines have claimed addresses since the ledger was read.
+    missing.retain(|missing| !returned.contains(&missing.machine));
     if !options.dry_run {
         let left = missing.iter().filter(|missing| missing.released.is_none());
         let left: Vec<Machine> = left.map(|missing| missing.machine.clone()).collect();
@@ -597,6 +593,20 @@ mod tests {
         assert_eq!(released(&look(300_999, at(10_000_001))), (vec![], &[][..]));
         assert_eq!(released(&look(301_000, at(10_000_002))), (vec!["a"], &[][..]));
         assert_eq!(look(400_000, at(10_000_003)).missing, []);
+    }
+
+    #[test]
+    fn a_machine_that_claims_between_the_decision_and_the_release_keeps_its_address() {
+        let mut registry = registry_with(&["a", "b"]);
+        assert_eq!(audit(&mut registry, &cluster(""), &release(0), at(1_000)).unwrap().missing.len(), 2);
+        let [a, b] = ["a", "b"].map(|name| Machine::new("n", name, "u"));
+        let missing: BTreeMap<&Machine, Timestamp> = [(&a, at(1_000)), (&b, at(1_000))].into();
+        let requests = vec![Request::of("default/one")];
+        let claim = Claim { machine: a.clone(), created: at(0), requests, sticky: false, secret: None };
+        registry.claim(&claim, at(2_000)).unwrap();
+        let (released, kept) = registry.release_missing(&missing, at(2_000)).unwrap();
+        let released: Vec<Machine> = released.held.into_iter().map(|allocation| allocation.claimant.machine).collect();
+        assert_eq!((released, kept), (vec![b], [a].into()));
     }
 
     #[test]

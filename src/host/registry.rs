@@ -3,7 +3,7 @@
 #[cfg(test)]
 pub(super) mod tests;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
 use std::fmt;
 use std::net::IpAddr;
@@ -234,6 +234,27 @@ impl<L: Ledger> Registry<L> {
         self.write(|allocator, journal| {
             let held = machines.iter().flat_map(|machine| allocator.release(machine, now, journal)).collect();
             Released { held, served: allocator.serve(now, journal) }
+        })
+    }
+
+    /// Releases machines that are still missing since these times, and serves waiting machines. Returns also the
+    /// machines that are not released, because they have claimed addresses since the caller read the state.
+    ///
+    /// # Errors
+    ///
+    /// The ledger failed, and nothing was released.
+    pub(crate) fn release_missing(
+        &mut self,
+        missing: &BTreeMap<&Machine, Timestamp>,
+        now: Timestamp,
+    ) -> Result<(Released, BTreeSet<Machine>), LedgerError> {
+        self.write(|allocator, journal| {
+            let still: BTreeMap<&Machine, Timestamp> = allocator.missing().collect();
+            let is_missing = |(machine, since): &(&&Machine, &Timestamp)| still.get(**machine) == Some(*since);
+            let (gone, kept): (Vec<_>, Vec<_>) = missing.iter().partition(is_missing);
+            let held = gone.into_iter().flat_map(|(machine, _)| allocator.release(machine, now, journal)).collect();
+            let kept = kept.into_iter().map(|(machine, _)| Machine::clone(machine)).collect();
+            (Released { held, served: allocator.serve(now, journal) }, kept)
         })
     }
 
