@@ -36,6 +36,7 @@ pub(crate) struct Release {
     /// Also release machines that may still run
     ///
     /// Without this option, a machine of a list is released only if it has a deletionTimestamp and no guest in the lists.
+    /// The lists must have VirtualMachines and VirtualMachineInstances, too.
     #[arg(long, requires = "lists")]
     force: bool,
     /// Print JSON
@@ -81,15 +82,20 @@ pub(crate) fn release(args: Release, log: &Logger) -> Result<ExitCode> {
 }
 
 /// Returns the machines that can be released, and the number of other machines. Without `force`, a machine of a list
-/// can be released only if it is being deleted and has no guest: any other machine may still use its addresses.
+/// can be released only if it is being deleted and the lists, with all kinds of objects, have no guest of it: any other
+/// machine may still use its addresses.
 fn releasable(machines: Vec<KubevirtMachine>, inventory: Option<&Inventory>, force: bool) -> (Vec<Machine>, usize) {
     let count = machines.len();
+    // Without any object of a kind, the list of this kind is probably missing.
+    let absent = inventory.map(Inventory::absent_kinds).unwrap_or_default().join(" and no ");
     let releasable = machines.into_iter().filter_map(|KubevirtMachine { machine, is_being_deleted, .. }| {
         let Some(inventory) = inventory.filter(|_| !force) else { return Some(machine) };
         let problem = if !is_being_deleted {
-            "not being deleted, expected a deletionTimestamp, or --force"
+            "not being deleted, expected a deletionTimestamp, or --force".to_owned()
         } else if inventory.has_guest(&machine) {
-            "its guest exists, expected neither a VirtualMachine nor an instance of it, or --force"
+            "its guest exists, expected neither a VirtualMachine nor an instance of it, or --force".to_owned()
+        } else if !absent.is_empty() {
+            format!("no {absent} in the lists, expected all objects of each kind, or --force")
         } else {
             return Some(machine);
         };
