@@ -404,7 +404,7 @@ pub(super) fn put_together(
     for guess in guesses {
         report_guess(diagnostics, &links[guess.link.0], guess);
     }
-    report_own_addresses(diagnostics, &links, &dns);
+    drop_own_gateways(diagnostics, &mut links, &dns);
     for at in 0..links.len() {
         drop_mtu_above_parents(diagnostics, &mut links, at);
     }
@@ -460,22 +460,32 @@ fn report_guess(diagnostics: &mut Diagnostics, link: &Link, guess: &Guess) {
     });
 }
 
-/// Reports each gateway and each name server whose address is an address of this machine. Such a gateway is an error.
-/// Such a name server is only a warning, because it may run on the machine itself.
-fn report_own_addresses(diagnostics: &mut Diagnostics, links: &[Link], dns: &Dns) {
+/// Removes each route whose gateway is an address of this machine. OpenStack gives each machine the routes of its
+/// subnet, also the machine to which these routes lead. If no other default route of a family is left, such a default
+/// route is an error, because its gateway is probably wrong. A name server with an address of this machine is only
+/// reported, because it may run on the machine itself.
+fn drop_own_gateways(diagnostics: &mut Diagnostics, links: &mut [Link], dns: &Dns) {
     let ipv4 = links.iter().flat_map(|link| &link.ipv4.addresses).map(|address| IpAddr::V4(address.ip()));
     let ipv6 = links.iter().flat_map(|link| &link.ipv6.addresses).map(|address| IpAddr::V6(address.ip()));
     let own: BTreeSet<IpAddr> = ipv4.chain(ipv6).collect();
-    for route in links.iter().flat_map(|link| &link.routes) {
-        if let Some(gateway) = route.gateway().filter(|gateway| own.contains(gateway)) {
-            let expected = "the address of another machine";
-            diagnostics.push(Diagnostic::error(
-                &route.path,
-                "gateway with the machine's own address",
-                gateway,
-                expected,
-            ));
-        }
+    let own_gateway = |route: &Route| route.gateway().filter(|gateway| own.contains(gateway));
+    let is_default = |route: &Route| route.is_default() && route.table.is_none();
+    let others = links.iter().flat_map(|link| &link.routes);
+    let others = others.filter(|route| is_default(route) && own_gateway(route).is_none());
+    let families: BTreeSet<bool> = others.map(|route| route.destination().is_ipv4()).collect();
+    for link in &mut *links {
+        link.routes.retain(|route| {
+            let Some(gateway) = own_gateway(route) else { return true };
+            let is_only = is_default(route) && !families.contains(&route.destination().is_ipv4());
+            diagnostics.push(match is_only {
+                true => {
+                    let expected = "the address of another machine";
+                    Diagnostic::error(&route.path, "gateway with the machine's own address", gateway, expected)
+                }
+                false => Diagnostic::ignored(&route.path, gateway, "it is the machine's own address"),
+            });
+            is_only
+        });
     }
     let servers = links.iter().flat_map(|link| &link.dns.nameservers);
     for server in dns.nameservers.iter().chain(servers).filter(|server| own.contains(&server.value)) {

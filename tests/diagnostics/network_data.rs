@@ -707,6 +707,19 @@ diagnoses! {
             r#"error networks[0].gateway: gateway with the machine's own address "10.1.0.5", expected the address of another machine"#,
             r#"warning services[0].address: name server with the machine's own address "10.0.0.5", expected the address of another machine"#
         ];
+    a_route_through_the_machine_itself_is_ignored:
+        [nic!("a"), nic!("b")],
+        [
+            v4!("a", "routes": [
+                {"network": "0.0.0.0", "netmask": "0.0.0.0", "gateway": "10.0.0.1"},
+                {"network": "10.8.0.0", "netmask": "255.255.0.0", "gateway": "10.0.0.5"}
+            ]),
+            v4!("b", "ip_address": "10.1.0.1/24", "gateway": "10.1.0.1")
+        ]
+        => configured [
+            r#"warning networks[0].routes[1]: "10.0.0.5" ignored, it is the machine's own address"#,
+            r#"warning networks[1].gateway: "10.1.0.1" ignored, it is the machine's own address"#
+        ];
     one_network_under_two_names_gives_a_warning:
         [{"id": "enp1s0", "type": "phy"}, {"id": "eth0", "type": "phy"}],
         [v4!("enp1s0", "gateway": "10.0.0.1"), v4!("eth0", "gateway": "10.0.0.1")]
