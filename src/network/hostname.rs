@@ -47,14 +47,16 @@ impl Hostname {
     const MAX_LABEL: usize = 63;
 
     /// Parses a host name that may be too long or have a final dot. A final dot is removed. A name that is still too
-    /// long is cut to its first label, and this label is cut to 63 bytes. afterburn shortens names in the same way.
+    /// long, or has a label that is too long, is cut to its first label, and this label is cut to 63 bytes. afterburn
+    /// shortens names in the same way.
     ///
     /// # Errors
     ///
-    /// [`HostnameError`]: the string is invalid for a reason other than a final dot or a length of more than 64 bytes.
+    /// [`HostnameError`]: the string is invalid for a reason other than a final dot or a length.
     pub fn shortened(text: &str) -> Result<Self, HostnameError> {
         let name = text.strip_suffix('.').unwrap_or(text);
-        if name.len() <= Self::MAX || !name.split('.').all(is_label) {
+        let is_too_long = name.len() > Self::MAX || name.split('.').any(|label| label.len() > Self::MAX_LABEL);
+        if !is_too_long || !name.split('.').all(is_label) {
             return name.parse();
         }
         let label = name.split('.').next().unwrap_or(name);
