@@ -432,8 +432,11 @@ impl<S: ReadAt + ?Sized> Walk<'_, '_, S> {
     fn system_use(&mut self, area: &[u8], found: &mut SystemUse) -> Result<(), ReadError> {
         let mut next = found.take(area);
         let mut block = [0; BLOCK];
-        for _ in 0..MAX_CONTINUATIONS {
+        for count in 0.. {
             let Some((path, offset, length)) = next else { return Ok(()) };
+            if count == MAX_CONTINUATIONS {
+                break;
+            }
             // Neighbouring areas need no further read, but each area takes time and counts as a step.
             self.window.spend(self.path)?;
             let start = Extent { block: path, bytes: 1 }.start(self.image.blocks)?;
