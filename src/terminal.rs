@@ -10,7 +10,8 @@ pub fn escaped(text: &str) -> String {
 /// direction of the text.
 #[must_use]
 pub fn acts_on_terminal(c: char) -> bool {
-    let is_direction = matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let is_direction =
+        matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     c.is_control() || is_direction || matches!(c, '\u{2028}' | '\u{2029}')
 }
 
@@ -49,8 +50,8 @@ mod tests {
 
     #[test]
     fn no_printed_string_contains_characters_that_act_on_a_terminal() {
-        let hostile = "a\u{1b}[2J\r\nerror: b\u{9b}31m\u{202e}c";
-        assert_eq!(escaped(hostile), "a\\u{1b}[2J\\r\\nerror: b\\u{9b}31m\\u{202e}c");
+        let hostile = "a\u{1b}[2J\r\nerror: b\u{9b}31m\u{202e}\u{61c}c";
+        assert_eq!(escaped(hostile), "a\\u{1b}[2J\\r\\nerror: b\\u{9b}31m\\u{202e}\\u{61c}c");
         assert_eq!(escaped("ä 10.0.0.5/24 \"b\""), "ä 10.0.0.5/24 \"b\"");
         assert_eq!(table(vec![[vec!["\u{1b}".to_owned()]]], 60), "\\u{1b}\n");
     }
