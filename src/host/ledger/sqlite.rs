@@ -154,7 +154,9 @@ impl SqliteLedger {
         if copy.symlink_metadata().is_ok() {
             return Err(LedgerError::Exists(copy.to_owned()));
         }
-        let target = copy.to_str().ok_or_else(|| failed("the name is not UTF-8".into()))?;
+        // SQLite reads a name that begins with `file:` as a URI.
+        let path = Path::new(".").join(copy);
+        let target = path.to_str().ok_or_else(|| failed("the name is not UTF-8".into()))?;
         self.connection.execute("VACUUM INTO ?", [target]).map_err(|error| failed(sqlite_error(error)))?;
         let synchronised = || -> std::io::Result<()> {
             File::open(copy)?.sync_all()?;
