@@ -55,18 +55,23 @@ impl<'a> Members<'a> {
         strings.into_iter().map_while(|string| string).collect()
     }
 
-    /// Reads a member that must be a string and must not be absent.
+    /// Reads a member that must be a string, and must be neither absent nor empty.
     pub(crate) fn required_text(
         &mut self,
         name: &'static str,
         expected: &str,
         diagnostics: &mut Diagnostics,
     ) -> Option<String> {
+        let path = self.path;
         if !self.has(name) {
-            let path = self.path;
             diagnostics.push(Diagnostic::without_value(Severity::Error, path.field(name), "missing", expected));
         }
-        self.text(name, diagnostics)
+        let text = self.text(name, diagnostics)?;
+        if text.is_empty() {
+            diagnostics.push(Diagnostic::error(path.field(name), "invalid value", "", expected));
+            return None;
+        }
+        Some(text)
     }
 
     pub(crate) fn object(&mut self, name: &'static str, diagnostics: &mut Diagnostics) -> Option<&'a Object> {

@@ -235,7 +235,7 @@ impl Check<'_> {
         let (mut routes, mut seen) = (Vec::new(), BTreeSet::new());
         for (at, RouteSpec { to, via }) in written.iter().enumerate() {
             let (at_to, at_via) = (format!("routes[{at}].to"), format!("routes[{at}].via"));
-            // A missing member has been reported already.
+            // A missing or empty member has been reported already.
             if to.is_empty() || via.is_empty() {
                 continue;
             }
