@@ -523,7 +523,7 @@ mod tests {
                         "{path}: host bits are set \"fd00::1/64\", expected no bits after the prefix length: \
                          did you mean fd00::/64 or fd00::1/128"
                     ),
-                    "document[0].spec.platform.kubevirt.bootstrapNetworkConfig.addresses[1]: no prefix length for \
+                    "document[0].spec.platform.kubevirt.bootstrapNetworkConfig.addresses[1]: unknown subnet of \
                      \"fd00::8/128\", expected the item {cidr: fd00::/64} in machineNetwork: the subnet of the machines"
                         .to_owned()
                 ]
@@ -541,11 +541,11 @@ mod tests {
             diagnostics,
             [
                 format!(
-                    "{path}.addresses[0]: no prefix length for \"192.168.1.10-192.168.1.50\", expected the item \
+                    "{path}.addresses[0]: unknown subnet of \"192.168.1.10-192.168.1.50\", expected the item \
                      {{cidr: 192.168.1.0/24}} in machineNetwork: the subnet of the machines"
                 ),
                 format!(
-                    "{path}.addresses[1]: no prefix length for \"2620:0:860:2::10-2620:0:860:2::50\", expected the \
+                    "{path}.addresses[1]: unknown subnet of \"2620:0:860:2::10-2620:0:860:2::50\", expected the \
                      item {{cidr: 2620:0:860:2::/64}} in machineNetwork: the subnet of the machines"
                 ),
             ]

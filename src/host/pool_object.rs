@@ -568,7 +568,7 @@ mod tests {
         assert_eq!((space.subnets()[0].prefix(), space.allocatable()), (24, 4));
         let (pool, diagnostics) = read("{}");
         let line = "items[0].spec.template.links: no link for the interface \"eno101\", expected one link with this id or name";
-        let no_length = "items[0].spec.addresses[0]: no prefix length for \"10.0.0.5-10.0.0.9\", expected the item \
+        let no_length = "items[0].spec.addresses[0]: unknown subnet of \"10.0.0.5-10.0.0.9\", expected the item \
                          {cidr: 10.0.0.0/24} in machineNetwork: the subnet of the machines";
         assert_eq!((pool, diagnostics), (None, vec![no_length.to_owned(), line.to_owned()]));
     }

@@ -357,7 +357,7 @@ fn derive(node_pool: &Object, hosted_cluster: Option<&Object>, pool: Option<&Mac
 /// Returns the line that follows `errors`, the errors with which the API server rejects a derived pool. The line says
 /// where the controller looks for the subnet of the machines. `None`: no error is about an unknown prefix length.
 fn lacking_subnet(errors: &str, node_pool: &Object, hosted_cluster: Option<&Object>) -> Option<String> {
-    if !errors.contains("no prefix length") {
+    if !errors.contains("unknown subnet of") {
         return None;
     }
     let namespace = node_pool.metadata.namespace.as_deref().unwrap_or_default();

@@ -93,7 +93,7 @@ impl Check<'_> {
         let cidrs = entries.iter().filter(|(_, entry)| entry.length().is_some());
         let cidrs: AddressSet = cidrs.map(|(_, entry)| entry.range()).collect();
         if let Some((at, entry)) = entries.iter().find(|(_, entry)| !cidrs.covers(&entry.range())) {
-            self.error(format_args!("addresses[{at}]"), "no prefix length for", entry, &item());
+            self.error(format_args!("addresses[{at}]"), "unknown subnet of", entry, &item());
             return None;
         }
         common

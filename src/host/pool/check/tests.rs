@@ -93,18 +93,18 @@ macro_rules! rejects {
 rejects! {
     only_a_range_of_each_family: "addresses: [192.168.1.10-192.168.1.50, '2620:0:860:2::10-2620:0:860:2::50'], \
                     gateway: [192.168.1.1, '2620:0:860:2::1']", NONE
-        => ["addresses[0]: no prefix length for \"192.168.1.10-192.168.1.50\", expected the item \
+        => ["addresses[0]: unknown subnet of \"192.168.1.10-192.168.1.50\", expected the item \
              {cidr: 192.168.1.0/24} in machineNetwork: the subnet of the machines",
-            "addresses[1]: no prefix length for \"2620:0:860:2::10-2620:0:860:2::50\", expected the item \
+            "addresses[1]: unknown subnet of \"2620:0:860:2::10-2620:0:860:2::50\", expected the item \
              {cidr: 2620:0:860:2::/64} in machineNetwork: the subnet of the machines"];
     one_address_without_a_machine_network: "addresses: [10.0.0.5/32]", NONE
-        => ["addresses[0]: no prefix length for \"10.0.0.5/32\", expected the item \
+        => ["addresses[0]: unknown subnet of \"10.0.0.5/32\", expected the item \
              {cidr: 10.0.0.0/24} in machineNetwork: the subnet of the machines"];
     addresses_that_are_far_apart: "addresses: [10.0.0.5, 192.168.0.5]", NONE
-        => ["addresses[0]: no prefix length for \"10.0.0.5/32\", expected the item \
+        => ["addresses[0]: unknown subnet of \"10.0.0.5/32\", expected the item \
              {cidr: SUBNET} in machineNetwork: the subnet of the machines"];
     a_range_that_is_not_within_the_networks_of_the_pool: "addresses: [10.0.0.0/24, 10.0.0.250-10.0.1.5]", NONE
-        => ["addresses[1]: no prefix length for \"10.0.0.250-10.0.1.5\", expected the item \
+        => ["addresses[1]: unknown subnet of \"10.0.0.250-10.0.1.5\", expected the item \
              {cidr: 10.0.0.0/23} in machineNetwork: the subnet of the machines"];
     networks_with_different_prefix_lengths: "addresses: [10.0.0.0/24, 10.0.1.0/25]", NONE
         => ["addresses[1]: second prefix length \"10.0.1.0/25\", expected the item \
@@ -208,6 +208,9 @@ rejects! {
             r#"routes[0]: invalid item "10.9.0.0/16", expected an object"#,
             "routes[1].gateway: unknown key, expected one of to, via",
             "routes[1].via: missing, expected the address of a router"];
+    a_route_with_empty_members: "addresses: [10.0.0.0/24], routes: [{to: '', via: 10.0.0.9}, {to: 10.9.0.0/16, via: ''}]", NONE
+        => [r#"routes[0].to: invalid value "", expected the CIDR of the destination"#,
+            r#"routes[1].via: invalid value "", expected the address of a router"#];
     an_mtu_that_ipv6_does_not_support: "addresses: ['fd00::/64'], mtu: 1279", NONE
         => [r#"mtu: MTU too small for IPv6 "1279", expected at least 1280 bytes"#];
     a_pre_allocation_of_a_router:
