@@ -134,15 +134,16 @@ fn picture(version: &str, figures: &[(f64, [f64; CHARTS.len()])]) -> String {
         for (size, _) in figures {
             let _ = write!(
                 svg,
-                "<text x=\"{:.0}\" y=\"196\" class=\"a\" text-anchor=\"middle\">{size:.0}</text>",
-                place(*size, 0.0).0
+                "<text x=\"{:.0}\" y=\"196\" class=\"a\" text-anchor=\"middle\">{}</text>",
+                place(*size, 0.0).0,
+                size / 1000.0
             );
         }
         svg += "</g>\n";
     }
     let _ = writeln!(
         svg,
-        "<text x=\"{}\" y=\"{}\" class=\"a\" text-anchor=\"middle\">machines in {SCALE_POOLS} pools, kube-apiserver {version}</text>",
+        "<text x=\"{}\" y=\"{}\" class=\"a\" text-anchor=\"middle\">thousands of machines in {SCALE_POOLS} pools, kube-apiserver {version}</text>",
         width / 2.0,
         height - 8.0
     );
