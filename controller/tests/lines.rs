@@ -23,11 +23,6 @@ const CLAIMS: usize = 8;
 /// Name of the role of the controller, and of its binding.
 const ROLE: &str = "glowplug-controller-manager";
 
-/// Returns the number of requests that the controller has sent since the last call.
-fn requests(server: &Server) -> usize {
-    server.take_calls().into_iter().filter(|call| call.user == CONTROLLER).count()
-}
-
 /// Waits until the controller has sent this number of requests that change objects of a kind.
 async fn until_tried(server: &Server, plural: &str, number: usize) {
     let mut tried = 0;
@@ -92,7 +87,7 @@ async fn a_controller_without_rights_logs_at_most_one_line_a_minute_for_each_cau
         .filter(|rule| rule.verbs.is_empty())
         .for_each(|rule| rule.verbs.push("none".to_owned()));
     roles.patch(ROLE, &PatchParams::default(), &Patch::Merge(json!({"rules": role.rules}))).await.unwrap();
-    requests(&server);
+    server.take_calls();
     for n in 0..POOLS * claims {
         claim(n % POOLS, &format!("claim-{n}")).await;
     }
@@ -102,7 +97,7 @@ async fn a_controller_without_rights_logs_at_most_one_line_a_minute_for_each_cau
     // From now on, the controller has no right to read any object except its Lease.
     Api::<ClusterRoleBinding>::all(cluster.client()).delete(ROLE, &DeleteParams::default()).await.unwrap();
     server.cut_watches();
-    requests(&server);
+    server.take_calls();
     let mut lists = 0;
     poll("forbidden lists", async || {
         let calls = server.take_calls().into_iter();

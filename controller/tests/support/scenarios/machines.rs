@@ -289,6 +289,8 @@ pub async fn the_status_of_an_exhausted_pool_counts_a_refused_machine_until_it_i
 
 pub async fn a_machine_that_an_exhausted_pool_refuses_is_created_when_the_pool_grows(cluster: &Cluster) {
     let (hosted, installed) = running(cluster, &["10.0.0.8/32"], 1).await;
+    // Only the controller can cause the next attempt of capk.
+    hosted.be_slow_to_retry();
     hosted.until_condition("workers", "Exhausted").await;
     hosted.scale("workers", 2).await;
     let message = hosted.until_refused("workers-1").await;
@@ -310,7 +312,6 @@ pub async fn a_machine_that_an_exhausted_pool_refuses_is_created_when_the_pool_g
     let template = json!({"metadata": {"namespace": hosted.namespace}});
     let machine = json!({"metadata": {"name": "workers-1"}, "spec": {"virtualMachineTemplate": template}});
     machines.create(&PostParams::default(), &object(KUBEVIRT_MACHINE, machine)).await.unwrap();
-    // The controller makes capk try again at once. Otherwise, capk would try again after a pause of up to a minute.
     hosted.resize("workers", &["10.0.0.8/31"]).await;
     assert_eq!(hosted.address_of("workers-1").await, "10.0.0.9");
     until(&hosted.machines, "workers-1", |machine| provisioned(machine)["status"] == "True").await;

@@ -205,6 +205,8 @@ pub async fn a_node_pool_is_exhausted_when_its_pool_and_the_overflow_are_exhaust
         all.iter().find(is_it).unwrap()["message"].as_str().unwrap().to_owned()
     };
     assert_eq!(condition("False").await, "The pools of the NodePool have free addresses");
+    // Only the controller can cause the next attempt of capk.
+    hosted.be_slow_to_retry();
     hosted.scale("workers", 2).await;
     assert_eq!(hosted.address_of("workers-1").await, "10.0.1.8");
     let clusters = &hosted.clusters;
@@ -214,7 +216,6 @@ pub async fn a_node_pool_is_exhausted_when_its_pool_and_the_overflow_are_exhaust
     hosted.scale("workers", 3).await;
     let message = hosted.until_refused("workers-2").await;
     assert!(message.contains(&both), "{message}");
-    // The controller makes capk try again at once. Otherwise, capk would try again after a pause of up to a minute.
     hosted.resize("spare", &["10.0.1.8-10.0.1.9"]).await;
     assert_eq!(hosted.address_of("workers-2").await, "10.0.1.9");
     until(&hosted.machines, "workers-2", |machine| provisioned(machine)["status"] == "True").await;
