@@ -49,7 +49,7 @@ installkernel() {
     # has dashes or underscores.
     local driver
     for driver in "${drivers[@]}"; do
-            grep -qs "/${driver//[-_]/[-_]}\.ko" "$srcmods/modules.dep" "$srcmods/modules.builtin" \
+        grep -qs "/${driver//[-_]/[-_]}\.ko" "$srcmods/modules.dep" "$srcmods/modules.builtin" \
             || dwarn "glowplug: this kernel has no driver $driver"
     done
 }
