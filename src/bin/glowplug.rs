@@ -86,7 +86,7 @@ enum Exp {
 struct MachineOptions {
     /// Detect the platform by kernel arguments only
     ///
-    /// The platform is the value of ignition.platform.id= or flatcar.oem.id= on the kernel command line. DMI and the drive
+    /// The platform is the value of ignition.platform.id=, flatcar.oem.id= or coreos.oem.id= on the kernel command line. DMI and the drive
     /// are ignored.
     #[arg(long, conflicts_with = "provider")]
     cmdline: bool,
