@@ -135,8 +135,8 @@ pub enum Brake {
 pub struct Rebuilt {
     /// Result for the records.
     pub adoption: Adoption,
-    /// KubevirtMachines that have neither a record nor a lease, and that may belong to one of the pools. If such a
-    /// machine runs, it may use an address that neither the ledger nor an object records.
+    /// Machines that have neither a record nor a lease, and that may belong to one of the pools. If such a machine runs,
+    /// it may use an address that neither the ledger nor an object records.
     pub without_record: Vec<Machine>,
 }
 
@@ -455,7 +455,11 @@ impl fmt::Display for Brake {
             Self::TooMany { machines, most } => {
                 write!(f, "{machines} machines would be released, expected at most {most}, or a larger --max-release")
             }
-            Self::NoKind(kind) => write!(f, "no {kind} in the lists, expected all objects of that kind"),
+            Self::NoKind(kind) => write!(
+                f,
+                "no {kind} in the lists, expected all objects of that kind; release the machines by name and UID if the \
+                 cluster has none"
+            ),
             Self::NoNamespace(namespace) => write!(
                 f,
                 "no machine of namespace {namespace} in the lists, expected the lists of all namespaces; release its \

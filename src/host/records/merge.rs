@@ -29,8 +29,9 @@ pub struct Inventory {
     pub diagnostics: Vec<ObjectDiagnostic>,
     /// Addresses that running guests report, in the order of their machines.
     pub reports: Vec<Report>,
-    /// KubevirtMachines that are not being deleted and have no record. An unreadable record counts as a record if the
-    /// name of its interface is known.
+    /// Machines that are not being deleted and have no record: KubevirtMachines, and VirtualMachines without a
+    /// KubevirtMachine that have further networks and whose guest reports no address. An unreadable record counts as a
+    /// record if the name of its interface is known.
     pub without_record: Vec<Unrecorded>,
     /// Number of objects whose machine cannot be identified. Each of them may belong to any machine of the ledger.
     pub unidentified: usize,
@@ -67,7 +68,7 @@ pub struct Report {
     pub source: String,
 }
 
-/// A KubevirtMachine without a record.
+/// A machine without a record.
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct Unrecorded {
@@ -207,6 +208,13 @@ impl<'o> Merge<'o> {
             let origin = guest.iter().fold(Origin::default(), |origin, part| origin.with(part.object));
             let Some((machine, own, about, has_doubts)) = machines.last_mut() else {
                 self.orphan(namespace, name);
+                let is_machine =
+                    |part: &Part<'_>| part.object.kind == ObjectKind::VirtualMachine && !part.object.is_being_deleted;
+                let is_known =
+                    !held.is_empty() || !doubts.is_empty() || guest.iter().any(|part| !part.object.reports.is_empty());
+                if guest.iter().any(is_machine) && !is_known && !origin.attachments.is_empty() {
+                    self.inventory.without_record.push(origin.unrecorded(named(uid)));
+                }
                 self.tell_whose(|| named(uid), doubts);
                 self.report(|| named(uid), guest);
                 self.add(|| named(uid), held, &origin);
@@ -253,11 +261,7 @@ impl<'o> Merge<'o> {
         }
         for (machine, held, origin, has_doubts) in machines {
             if held.is_empty() && !has_doubts && !machine.is_being_deleted {
-                self.inventory.without_record.push(Unrecorded {
-                    machine: named(&machine.uid),
-                    node_pool: origin.node_pool.map(str::to_owned),
-                    attachments: origin.attachments.iter().map(|it| (*it).to_owned()).collect(),
-                });
+                self.inventory.without_record.push(origin.unrecorded(named(&machine.uid)));
             }
             self.add(|| named(&machine.uid), held, &origin);
         }
@@ -354,6 +358,11 @@ impl<'o> Origin<'o> {
     fn extend(&mut self, other: &Self) {
         self.node_pool = self.node_pool.or(other.node_pool);
         self.attachments.extend(&other.attachments);
+    }
+
+    fn unrecorded(&self, machine: Machine) -> Unrecorded {
+        let attachments = self.attachments.iter().map(|it| (*it).to_owned()).collect();
+        Unrecorded { machine, node_pool: self.node_pool.map(str::to_owned), attachments }
     }
 }
 
