@@ -163,7 +163,7 @@ fn a_list_that_continues_on_another_page_is_refused() {
 #[test]
 fn a_file_that_is_not_a_list_is_refused_with_its_position() {
     let cases = [
-        ("", r#"document: invalid JSON "expected `{`" from byte 1"#),
+        (" ", r#"document: invalid JSON "an empty input" from byte 2"#),
         (" [1]", r#"document: invalid JSON "expected `{`" from byte 2"#),
         ("apiVersion: v1\nitems: []\n", r#"document: invalid JSON "expected `{`" from byte 1"#),
         (r#"{"items": [{}, {"a" 1}]}"#, r#"items[1]: invalid JSON "expected `:`" from byte 16"#),

@@ -61,6 +61,9 @@ fn read_by(chunk: usize, input: impl Read, mut each: impl FnMut(Option<usize>, &
     let mut input = Input { input, chunk, text: Vec::new(), at: 0, dropped: 0, has_ended: false };
     let document = FieldPath::Document;
     let (mut items, mut metadata, mut single) = (None, None, Vec::new());
+    if input.peek()?.is_none() {
+        return Err(input.invalid(&document, "an empty input"));
+    }
     let mut separator = input.open(&document, b'{', b'}')?;
     while separator == b',' {
         let key = input.value(&document)?;
