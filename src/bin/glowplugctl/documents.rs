@@ -219,16 +219,20 @@ pub(crate) fn config_drive(args: ConfigDriveArgs, log: &Logger) -> Result<ExitCo
     Ok(ExitCode::SUCCESS)
 }
 
-/// Refuses a document that the guest cannot read. Warns of a document in a format that only glowplug reads from the layout
+/// Refuses a document that the guest cannot read, or that configures nothing. Warns of a document in a format that only glowplug reads from the layout
 /// of the label.
 fn check(path: &Path, document: &[u8], label: Label) -> Result<()> {
     let reading = read_network(document);
-    let is_refused = matches!(reading.meaning, Meaning::Refused);
     for diagnostic in reading.diagnostics.kept() {
         say(format_args!("{}: {}: {diagnostic}", diagnostic.severity, path.display()));
     }
-    if is_refused {
-        return Err(Error::new(Reported));
+    match reading.meaning {
+        Meaning::Refused => return Err(Error::new(Reported)),
+        Meaning::Unconfigured => bail!(
+            "{}: configures nothing, expected the document of a machine; without --network-data, the drive has no network data",
+            path.display()
+        ),
+        Meaning::Disabled | Meaning::Network(_) => {}
     }
     let is_openstacks = |format: Format| format == Format::NetworkData;
     let label_is_openstacks = matches!(label, Label::Config2);
