@@ -30,6 +30,7 @@ use crate::input::{
     read_template, usage_error,
 };
 use crate::output::{EXHAUSTED, exit_code, say};
+use crate::release::namesake;
 
 #[derive(Args)]
 #[command(
@@ -75,7 +76,8 @@ pub(crate) struct ClaimArgs {
     sticky: bool,
     /// MAC address of the machine's NIC; one machine only
     ///
-    /// With several interfaces, each MAC address needs the name of its interface.
+    /// With several interfaces, each MAC address needs the name of its interface. The ledger does not keep the MAC address,
+    /// so repeat it with each format that has the document of the machine.
     #[arg(long = "mac", value_name = "[INTERFACE=]MAC", value_parser = nic, conflicts_with = "lists")]
     macs: Vec<Nic>,
 }
@@ -98,6 +100,9 @@ pub(crate) fn claim(args: ClaimArgs, log: &Logger) -> Result<ExitCode> {
     let ReadMachines { machines, inventory } = read;
     if machines.len() != 1 && (!args.ips.is_empty() || !args.macs.is_empty()) {
         usage_error("claim", "--ip and --mac are for one machine");
+    }
+    if !args.macs.is_empty() && matches!(args.format, Format::Table | Format::Annotation | Format::Status) {
+        usage_error("claim", "--mac is for a format with the document of the machine, such as --format network-data");
     }
     let ServedPools { pools: all, deleted, is_whole, .. } = args.pools.read(log)?;
     let pools: Vec<Pool> = all.iter().filter(|pool| pool.serves_machines()).cloned().collect();
@@ -129,6 +134,13 @@ pub(crate) fn claim(args: ClaimArgs, log: &Logger) -> Result<ExitCode> {
     };
     in_template(printer.check_template(&claims), args.pools.template.as_deref())?;
     let mut registry = args.ledger.open(&all, deleted, log)?;
+    if inventory.is_none() {
+        for claim in &claims {
+            if let Some(other) = namesake(&claim.machine, registry.state()?) {
+                say(format_args!("note: {}: {other} has the same name and holds an address", claim.machine));
+            }
+        }
+    }
     let leaving: Vec<&Machine> = left_out
         .iter()
         .filter(|(_, why)| matches!(why, Refusal::BeingDeleted))

@@ -416,7 +416,10 @@ impl Machines {
         } else if machines.is_empty() && inventory.diagnostics.is_empty() {
             // The other formats of `claim`, such as `apply`, write a record on a KubevirtMachine, which VirtualMachines
             // of the lists do not have.
-            let options = if command == "claim" { "--uid and --format network-data" } else { "--uid" };
+            let options = match command {
+                "claim" => "--uid and --format network-data, then annotate them with their addresses (README.md)",
+                _ => "--uid",
+            };
             let instead = format_args!("for VirtualMachines, name them as arguments, with {options}");
             say(format_args!("warning: no KubevirtMachine in the lists, nothing to do: {instead}"));
         }

@@ -68,7 +68,8 @@ pub(crate) fn release(args: Release, log: &Logger) -> Result<ExitCode> {
         let done = registry.release_all(batch, Timestamp::now())?;
         let held: BTreeSet<&Machine> = done.held.iter().map(|allocation| &allocation.claimant.machine).collect();
         for machine in batch.iter().filter(|machine| !held.contains(machine) && !waiting.contains(machine)) {
-            say(format_args!("warning: {machine} holds no address{}", namesake(machine, registry.state()?)));
+            let other = namesake(machine, registry.state()?).map(|other| format!(", but {other} holds one"));
+            say(format_args!("warning: {machine} holds no address{}", other.unwrap_or_default()));
         }
         released.extend(done.held);
         served.extend(done.served);
@@ -107,10 +108,10 @@ fn releasable(machines: Vec<KubevirtMachine>, inventory: Option<&Inventory>, for
     (releasable, kept)
 }
 
-/// Returns the end of a warning: the machine that holds an address and has the same name, but another UID. A wrong UID
-/// is a frequent mistake. Empty if there is no such machine.
-fn namesake(machine: &Machine, allocator: &Allocator) -> String {
-    let is_namesake = |other: &&Machine| other.namespace == machine.namespace && other.name == machine.name;
-    let found = allocator.leases().map(|(_, _, lease)| &lease.claimant.machine).find(is_namesake);
-    found.map(|other| format!(", but {other} holds one")).unwrap_or_default()
+/// Returns a machine that holds an address and has the same name, but another UID. A wrong UID is a frequent mistake.
+pub(crate) fn namesake<'a>(machine: &Machine, allocator: &'a Allocator) -> Option<&'a Machine> {
+    let is_namesake = |other: &&Machine| {
+        other.namespace == machine.namespace && other.name == machine.name && other.uid != machine.uid
+    };
+    allocator.leases().map(|(_, _, lease)| &lease.claimant.machine).find(is_namesake)
 }
