@@ -1,8 +1,10 @@
 //! Reconciles two machines on a pool with one free address. Prints the patch for the object of a machine, and the
-//! document that the machine reads at its first boot. The other machine waits until the address is released.
+//! document that the machine reads at its first boot. The other machine waits until the address is released. On a network
+//! with machines, a controller first adopts their records, see the documentation of `glowplug::host`.
 //!
 //! `cargo run --example controller`
 
+use std::collections::BTreeMap;
 use std::error::Error;
 
 use glowplug::host::Timestamp;
@@ -10,7 +12,7 @@ use glowplug::host::claim::{Claim, Machine, Request};
 use glowplug::host::expand::{Grant, Template};
 use glowplug::host::ledger::SqliteLedger;
 use glowplug::host::pool::Pool;
-use glowplug::host::records::status_patch;
+use glowplug::host::records::annotation_patch;
 use glowplug::host::registry::{Registry, RegistryError};
 
 /// Two addresses, one of them reserved for the gateway.
@@ -35,9 +37,11 @@ fn main() -> Result<(), Box<dyn Error>> {
         let claim = Claim::new(machine(name), now).request(Request::of(pools[0].name()));
         match registry.claim(&claim, now) {
             Ok(allocations) => {
-                let settings = pools[0].settings().clone();
+                let settings = pools[0].settings_for(&allocations[0].addresses, &|_| None);
+                let settings = settings.map_err(|address| format!("no subnet has {address}"))?;
                 let grant = Grant { allocation: &allocations[0], settings, mac_address: None, is_named: true };
-                println!("{name}: patch its status with {}", status_patch(&claim.machine, &allocations, None)?);
+                let patch = annotation_patch(&claim.machine, &allocations, &BTreeMap::new(), None)?;
+                println!("{name}: annotate its object with {patch}");
                 println!("{name}: give it the document {}", template.expand(&[grant])?.text());
             }
             Err(RegistryError::Refused(reason)) => println!("{name}: set its condition: {reason}"),

@@ -26,7 +26,7 @@
 //! let allocations = registry.claim(&claim, Timestamp::now())?;
 //! assert_eq!(allocations[0].addresses, ["10.0.0.8/24".parse()?]);
 //!
-//! let settings = pools[0].settings().clone();
+//! let settings = pools[0].settings_for(&allocations[0].addresses, &|_| None).map_err(|it| format!("no subnet has {it}"))?;
 //! let grant = Grant { allocation: &allocations[0], settings, mac_address: None, is_named: true };
 //! let document = template.expand(&[grant])?;
 //!
@@ -62,6 +62,10 @@
 //! A table in the hidden module `may_record` decides, for each source of records, whether a record of an address
 //! becomes a lease, reserves the address, or is ignored.
 //! The hidden module `counts` has the words for the states of addresses.
+//!
+//! On a network with machines, read their objects with [`records::Objects`] at each start, and adopt their records before
+//! the first claim. [`Registry::adopt`](registry::Registry::adopt) alone reserves neither unreadable records nor the
+//! addresses that guests report. The hidden function `audit::rebuild` does both.
 //!
 //! No module connects to a cluster. The caller passes objects (as JSON) and times with each call, and receives patches
 //! (as JSON).

@@ -122,7 +122,8 @@ pub fn annotation_value(addresses: &[IpNetwork]) -> String {
 /// Returns the JSON merge patch that annotates the object of a machine with its allocations, and with the network of
 /// each interface in `networks`.
 ///
-/// The patch is complete: it names the object. The patch contains the UID, and the server rejects a patch with another
+/// The patch is complete: it names the object, a KubevirtMachine. If a VirtualMachine holds the addresses, only
+/// `metadata.uid` and `metadata.annotations` of the patch apply. The patch contains the UID, and the server rejects a patch with another
 /// UID. So a new machine of the same name never gets the record of the old machine. With a resource version, the server
 /// rejects the second of two concurrent writers (409).
 ///
