@@ -39,6 +39,8 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
             "cargo build --release && PATH=\"$PWD/target/release:$PATH\"    # both programs, for the commands on this page",
             "kubectl get ipaddresses.ipam.cluster.x-k8s.io,staticippools -n clusters",
             "kubectl get kubevirtmachines -A -o json | glowplugctl claim --pool pools.yaml --ledger ledger --machines - --format apply | kubectl apply --server-side -f -",
+            "kubectl patch vm worker-0 -n clusters --type json -p '[{\"op\": \"add\", \"path\": \"/spec/template/spec/volumes/N/cloudInitConfigDrive/networkDataSecretRef\", \"value\": {\"name\": \"worker-0-networkdata\"}}]'",
+            "virtctl start worker-0 -n clusters",
         ],
     ),
     (
@@ -57,6 +59,7 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
     (
         "docs/changes.md",
         &[
+            "kubectl get staticippool workers -n clusters -o jsonpath='{.metadata.ownerReferences}'",
             "kubectl get staticippool workers -n clusters -o jsonpath='{.spec.excludedAddresses}'",
             "kubectl patch staticippool workers -n clusters --type merge -p '{\"spec\":{\"excludedAddresses\":[\"192.168.1.1\",\"192.168.1.2\"]}}'",
             "kubectl get staticipleases | grep -w -e NETWORK -e 192.168.1.2",
@@ -70,6 +73,7 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
             "kubectl patch staticippool workers -n clusters --type merge -p '{\"spec\":{\"addresses\":[\"192.168.1.250\"],\"preAllocations\":null}}'",
             "kubectl delete staticippool workers -n clusters --wait=false",
             "kubectl apply -f nodes.yaml",
+            "kubectl patch staticippool workers -n clusters --type merge -p '{\"spec\":{\"nodePoolRef\":null}}'",
             "kubectl patch staticippool spare -n clusters --type merge -p '{\"spec\":{\"nodePoolRef\":{\"name\":\"workers\"}}}'",
             "kubectl get staticipleases -o custom-columns=ADDRESS:.spec.address,POOL:.spec.pool",
             "velero restore create --from-backup nightly --include-namespaces clusters-c1 --exclude-resources staticipleases.ipam.glowplug.dev",
@@ -133,8 +137,8 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
         &[
             "make install-guest DESTDIR=$image PREFIX=/usr",
             "systemctl --root=$image preset glowplug-metadata.service glowplug-ssh-keys@.service",
-            "dracut --force",
-            "base=$(oc adm release info --image-for rhel-coreos)",
+            "chroot $image dracut --force --no-hostonly --kver \"$(ls $image/usr/lib/modules)\"",
+            "base=$(oc adm release info \"$(kubectl get nodepool workers -n clusters -o jsonpath='{.spec.release.image}')\" --image-for rhel-coreos)",
             "podman build --authfile pull-secret.json --build-arg BASE=\"$base\" -t registry.example.org/rhcos-glowplug:4.20 -f packaging/Containerfile .",
             "skopeo copy containers-storage:registry.example.org/rhcos-glowplug:4.20 oci-archive:rhcos-glowplug.ociarchive",
             "sudo ./custom-coreos-disk-images.sh --ociarchive rhcos-glowplug.ociarchive --platforms kubevirt --osname rhcos",
