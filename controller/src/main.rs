@@ -10,7 +10,7 @@ use glowplug_controller::program::run;
 use glowplug_controller::program::run::Options;
 use tracing_subscriber::EnvFilter;
 
-/// The allocator of the static program, see `Cargo.toml`.
+/// Memory allocator of the statically linked program. A comment in `Cargo.toml` gives the reason.
 #[cfg(all(target_env = "musl", target_arch = "x86_64"))]
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;

@@ -5,14 +5,14 @@
 //! | part | what it is |
 //! |---|---|
 //! | API server | kube-apiserver and etcd, as in `make test-cluster` |
-//! | controller | three processes of the program with leader election and exactly the shipped rights, each behind a TCP proxy; the API server calls their webhooks through a Service ([`replicas`]) |
+//! | controller | three processes of the program with leader election and exactly the shipped rights. Each process connects to the API server through a TCP proxy of its own, and the API server calls the webhooks through a Service ([`replicas`]) |
 //! | machines | four namespaces on three networks, stand-ins of capk, KubeVirt and the garbage collector ([`place`]) |
 //! | hostile tenant | writes objects in a namespace of its own that name the machines, UIDs and addresses of the others ([`tenant`]) |
 //! | witness | a namespace that is not the target of any fault. During the faults marked "the witness is served" below, a claim of this namespace must get its address ([`witness`]) |
 //! | observer | a client with code of its own, which replays the history of every address ([`observer`]) |
 //!
 //! The run consists of rounds. In each round, operations and faults happen at random. Then the faults end, and the pools grow
-//! until every machine can have an address. The program waits until all machines and claims are served and all deletions are done
+//! until every machine can have an address. The test waits until all machines and claims are served and all deletions are done
 //! (the quiet time). At the end of each round, and before each restore, the observer checks every version that the API server
 //! stored.
 //!
@@ -93,10 +93,9 @@
 //! observer also only counts an address that a guest reported, or an object recorded, less than half a minute before
 //! the allocation.
 //!
-//! # What this program cannot do
+//! # What this test does not cover
 //!
-//! - The webhook for pools is not registered, because it would reject the overlapping pools of this test. So the chaos
-//!   test does not cover this webhook.
+//! - The webhook for pools is not registered, because it would reject the overlapping pools of this test.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, unreachable_pub)]
 #![allow(clippy::disallowed_types, reason = "a test writes the objects that it reads")]

@@ -245,7 +245,7 @@ async fn an_http_2_connection_that_is_open_when_the_server_stops_loses_no_reques
     assert_eq!(ask(connection.clone(), "/").await.unwrap(), late);
     phase.send_replace(Phase::Unready);
     assert_eq!(ask(connection.clone(), "/").await.unwrap(), late);
-    // This request is running when the stop begins.
+    // This request is running when the phase becomes `Closing`.
     let permit = gate.acquire().await.unwrap();
     let last = tokio::spawn(ask(connection.clone(), "/"));
     coming.wait_for(|count| *count == 3).await.unwrap();

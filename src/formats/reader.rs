@@ -142,8 +142,8 @@ impl Reader<'_> {
         }
     }
 
-    /// The boolean in a member, also if it is written as a string. `None` if the member is missing or `null`. `None`
-    /// also for any other value, which is reported.
+    /// The boolean in a member, in any spelling that [`switch`] accepts. `None` if the member is missing or `null`. Any
+    /// other value is reported, and the result is `None`.
     pub(super) fn switch(
         &mut self,
         parent: &Object,

@@ -201,7 +201,10 @@ impl<'a> Members<'a> {
     pub(crate) fn finish(self, severity: Severity, diagnostics: &mut Diagnostics) {
         for (name, _) in self.object.members() {
             if !self.known.contains(&name) {
-                let expected = format!("one of {}", self.known.join(", "));
+                let expected = match self.known.as_slice() {
+                    [only] => (*only).to_owned(),
+                    known => format!("one of {}", known.join(", ")),
+                };
                 diagnostics.push(Diagnostic::without_value(severity, self.path.field(name), "unknown key", &expected));
             }
         }

@@ -305,7 +305,7 @@ mod tests {
                 "{pools: [{name: a, network: 'n', addresses: [10.0.0.0/24], exludedAddresses: [10.0.0.1]}], pool: []}"
             ),
             [
-                "pool: unknown key, expected one of pools",
+                "pool: unknown key, expected pools",
                 "pools[0].exludedAddresses: unknown key, expected one of name, namespace, clusterName, network, \
                  interface, addresses, excludedAddresses, preAllocations, gateway, nameservers, machineNetwork, \
                  allocateReservedIPAddresses, onLinkGateway, addressReuseGracePeriodSeconds, searchDomains, mtu, routes, prefix, \

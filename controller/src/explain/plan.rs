@@ -246,7 +246,9 @@ fn answer(mut lists: Lists, objects: Vec<Object>, absent: &BTreeSet<String>, now
     let (refused, left_out) = refused(&lists, &pools, &accepted)?;
     for (id, planned) in &mut planned {
         let left_out = left_out.get(id).map(|number| {
-            format!("{number} new machines with other labels or in other namespaces are not tried, expected at most {MOST_NEW}")
+            format!(
+                "{number} new machines are not tried, expected at most {MOST_NEW} combinations of namespace and labels"
+            )
         });
         planned.warnings.extend(left_out);
     }
@@ -638,7 +640,7 @@ mod tests {
         let (_, nested, _) = errors(Lists::default(), pool(json!([]), nested));
         let selector = "one of matchExpressions, matchLabels";
         let lines = [
-            "machineNetwork[0].cdir: unknown key, expected one of cidr",
+            "machineNetwork[0].cdir: unknown key, expected cidr",
             "machineNetwork[0].cidr: missing, expected string",
             &format!("machineSelector.matchLabel: unknown key, expected {selector}"),
         ];
@@ -853,7 +855,7 @@ mod tests {
         };
         // One machine has the first value of each key. Each other value needs one more machine.
         assert_eq!(plan_of([512, 513]), [""; 0]);
-        let warning = "2 new machines with other labels or in other namespaces are not tried, expected at most 1024";
+        let warning = "2 new machines are not tried, expected at most 1024 combinations of namespace and labels";
         assert_eq!(plan_of([513, 514]), [warning]);
     }
 

@@ -847,7 +847,7 @@ fn a_refusal_of_an_external_address_names_its_reason() {
     allocator.release(&machine("x", "1"), at(2), &mut Journal::default());
     let delayed = "10.0.0.8: in its reuse delay until 1970-01-01T00:00:01.002Z";
     assert_eq!(hold(&mut allocator, "a", &["10.0.0.8/24"], 3), delayed);
-    // The other program may allocate an address that a pool excludes.
+    // The program that chooses the addresses of `n/ext` may choose an address that `n/own` excludes.
     assert_eq!(hold(&mut allocator, "a", &["10.0.0.9/24"], 3), "held");
     let other = "eth0: has 10.0.0.9 already, expected a release before it gets 10.0.0.7";
     assert_eq!(hold(&mut allocator, "a", &["10.0.0.7/24"], 4), other);
@@ -860,7 +860,7 @@ fn a_refusal_of_an_external_address_names_its_reason() {
 }
 
 #[test]
-fn an_external_address_that_is_pre_allocated_to_another_name_is_refused_and_then_reserved() {
+fn a_refused_external_address_that_is_pre_allocated_to_another_name_is_not_allocated_before_its_release() {
     let mut allocator = allocator([keeping(), external("ext", "")], []);
     assert_eq!(
         hold(&mut allocator, "a", &["10.0.0.5/24"], 1),

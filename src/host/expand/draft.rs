@@ -234,7 +234,8 @@ impl Draft {
         }
     }
 
-    /// Adds each route whose destination has no route on its interface.
+    /// Adds the routes of each grant to its interface, except routes to a destination to which `network` already has a
+    /// route of the interface.
     pub(super) fn add_routes(&mut self, grants: &[Grant<'_>], network: &NetworkConfig) {
         for grant in grants {
             let interface = &grant.allocation.claimant.interface;

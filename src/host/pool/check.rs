@@ -228,9 +228,9 @@ impl Check<'_> {
             ("prefix", spec.prefix.is_some()),
         ];
         for (member, _) in members.into_iter().filter(|(_, is_set)| *is_set) {
-            let expected = "none, or the member in each subnet";
+            let expected = format!("{member} inside the subnets instead");
             let (at, problem) = (self.spec.at(member), "set together with subnets");
-            self.diagnostics.push(Diagnostic::without_value(Severity::Error, at, problem, expected));
+            self.diagnostics.push(Diagnostic::without_value(Severity::Error, at, problem, &expected));
         }
         (self.settings(entries).0, self.excluded(entries))
     }

@@ -564,6 +564,28 @@ fn machines_without_a_record_and_objects_of_unknown_machines_are_counted() {
 }
 
 #[test]
+fn a_virtual_machine_without_a_kubevirt_machine_is_counted_if_it_may_use_an_unknown_address() {
+    let networks =
+        json!({"spec": {"template": {"spec": {"networks": [{"name": "a", "multus": {"networkName": "vlan10"}}]}}}});
+    let vm = |more: Value| with(object("VirtualMachine", "v-1", networks.clone()), more);
+    let without = |items: Value| inventory_of(items).without_record;
+    let machine = Machine { uid: "v-1".to_owned(), ..machine() };
+    let attachments = vec!["clusters/vlan10".to_owned()];
+    assert_eq!(without(json!([vm(json!({}))])), [Unrecorded { machine, node_pool: None, attachments }]);
+    let reporting = json!({"status": {"interfaces": [{"name": "a", "ipAddress": "10.0.0.6"}]}});
+    let mut reporting = with(instance("i-1", "v-1", networks.clone()), reporting);
+    reporting["metadata"]["namespace"] = json!("clusters");
+    for items in [
+        json!([object("VirtualMachine", "v-1", json!({}))]),
+        json!([vm(annotated("10.0.0.5/24"))]),
+        json!([vm(json!({"metadata": {"deletionTimestamp": "2026-08-01T11:00:00Z"}}))]),
+        json!([vm(json!({})), reporting]),
+    ] {
+        assert_eq!(without(items.clone()), [], "{items}");
+    }
+}
+
+#[test]
 fn a_list_that_is_read_twice_gives_no_duplicates() {
     let list = |address: &str| json!({"items": [object("KubevirtMachine", "m-1", annotated(address))]}).to_string();
     let mut objects = Objects::default();

@@ -2018,7 +2018,7 @@ fn a_new_address_of_a_source_is_used_only_before_a_guest_has_started() {
     view.ledger.held[0].secrets = names([EARLIER]);
     view.instance = Some(reading(Some(EARLIER), &json!({"status": {"phase": "Scheduling"}})));
     assert_eq!(decide(&view), report("IPAddressConflict", note), "it waits for no Secret");
-    // No instance exists, but an earlier Secret still gives the address.
+    // No instance exists, but a guest may still start with 10.0.0.7 from an earlier Secret.
     view.instance = None;
     assert_eq!(decide(&view), Step::DropSecrets(Box::new(holder("m-1")), names([EARLIER]), names([])));
     view.done.insert(Once::DropSecrets);

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::managers::{Manager, Managers};
 use super::patch;
 
-/// A request, as parsed from its path, query and body.
+/// A request, as parsed from its method, path, query, headers and body.
 #[derive(Clone, Debug, Default)]
 pub struct Call {
     pub user: String,

@@ -69,7 +69,7 @@ impl Converter<'_, '_> {
                     routes.extend(own_routes.into_iter().map(|route| (link, route)));
                     unsure[link.0] |= !is_sure;
                 }
-                // As in cloud-init, a network without its link is dropped with all its settings. The name servers of
+                // As in cloud-init, a network without its link is dropped with all its settings. The name servers and search domains of
                 // such a network were read only to report mistakes.
                 None => {
                     self.dns.nameservers.truncate(words.0);

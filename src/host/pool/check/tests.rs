@@ -123,7 +123,7 @@ rejects! {
     a_machine_network_without_a_cidr: "addresses: [10.0.0.0/24], machineNetwork: [{}, 10.0.0.0/24, {cdir: 1}]", NONE
         => ["machineNetwork[0].cidr: missing, expected the CIDR of a subnet, such as 10.0.0.0/24",
             r#"machineNetwork[1]: invalid item "10.0.0.0/24", expected an object with a cidr"#,
-            "machineNetwork[2].cdir: unknown key, expected one of cidr",
+            "machineNetwork[2].cdir: unknown key, expected cidr",
             "machineNetwork[2].cidr: missing, expected the CIDR of a subnet, such as 10.0.0.0/24"];
     a_gateway_outside_the_subnet: "addresses: [10.0.1.0/24], gateway: [10.0.0.1]", NONE
         => ["gateway[0]: gateway outside the subnet \"10.0.0.1\", \
@@ -182,9 +182,9 @@ rejects! {
     subnets_with_mistakes:
         "addresses: [10.0.0.0/24], gateway: [10.0.0.1], prefix: 24, subnets: [{addresses: [10.0.1.0/24], gateway: [10.0.0.1]}, \
          {addresses: [10.0.1.9], prefix: 24, network: b}, {}, 10.0.9.0/24, {addresses: [10.0.3.0], prefix: 0}]", NONE
-        => ["addresses: set together with subnets, expected none, or the member in each subnet",
-            "gateway: set together with subnets, expected none, or the member in each subnet",
-            "prefix: set together with subnets, expected none, or the member in each subnet",
+        => ["addresses: set together with subnets, expected addresses inside the subnets instead",
+            "gateway: set together with subnets, expected gateway inside the subnets instead",
+            "prefix: set together with subnets, expected prefix inside the subnets instead",
             "subnets[0].gateway[0]: gateway outside the subnet \"10.0.0.1\", \
              expected an address of 10.0.1.0/24 like addresses[0], or onLinkGateway: true",
             r#"subnets[1].addresses: addresses of subnets[0] "10.0.1.9", expected each address in one subnet"#,
