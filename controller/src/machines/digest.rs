@@ -27,7 +27,6 @@ use crate::cluster::digest::digest;
 use crate::kinds::kubevirt_machine::{Given, Instance, NetworkSecret, OwnSecret, is_deleted, uid};
 use crate::kinds::network_data::{DIGEST_ANNOTATION, is_issued_for};
 use crate::kinds::pool::HolderKind;
-use crate::kinds::virtual_machine::VirtualMachine;
 use crate::machines::settle::Served;
 use crate::machines::step::Updated;
 use crate::machines::view::View;
