@@ -12,6 +12,7 @@
 
 mod free;
 mod machine;
+mod migrated;
 mod objects;
 mod plan;
 mod status;
@@ -24,7 +25,6 @@ use std::time::Duration;
 
 use futures::stream::{self, BoxStream};
 use futures::{FutureExt as _, StreamExt as _};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{ApiResource, Patch, PatchParams, PostParams};
 use kube::runtime::events::EventType;
@@ -46,6 +46,7 @@ use crate::kinds::mac_pool::{MACPool, mac_lease_name};
 use crate::kinds::pool::{LeaseSpec, StaticIPLease};
 use crate::kinds::virtual_machine::{ASSIGNED_ANNOTATION, awaits_mac_addresses, instances, virtual_machines};
 use crate::macs::machine::{Guest, Vm};
+use crate::macs::migrated::{held, not_held, release};
 use crate::macs::objects::Objects;
 use crate::macs::plan::{Action, Plan};
 use crate::macs::status::names;
@@ -62,6 +63,8 @@ const BETWEEN: Duration = Duration::from_millis(50);
 /// Ratio of the pause before a decision to the duration of the last decision. Each decision looks at every machine, so
 /// with tens of thousands of machines, one decision for each change would take too much time.
 const RATIO: u32 = 9;
+/// Longest pause between two decisions. The end of a reuse delay is no change of an object, so no watch reports it.
+const AGAIN: Duration = Duration::from_secs(60 * 60);
 
 /// Sends VirtualMachines, instances, and the leases of MAC addresses to [`Macs`]. Other parts of the leader watch these
 /// objects.
@@ -88,6 +91,8 @@ pub struct Macs {
     waiting: BTreeMap<Key, (&'static str, String)>,
     /// For each address with a collision, the machines that were last reported.
     collisions: BTreeMap<MacAddr, BTreeSet<Key>>,
+    /// For each machine, the addresses that were last reported as not held for its migrated guest.
+    not_held: BTreeMap<Key, BTreeSet<MacAddr>>,
     namespaces: watch::Sender<Option<BTreeSet<String>>>,
 }
 
@@ -193,6 +198,7 @@ impl Macs {
             is_listed: [false; 2],
             waiting: BTreeMap::new(),
             collisions: BTreeMap::new(),
+            not_held: BTreeMap::new(),
             namespaces: watch::Sender::default(),
         };
         (macs, Observer(sender))
@@ -211,12 +217,13 @@ impl Macs {
         let pools = changes(Api::all_with(self.client.clone(), &ApiResource::erase::<MACPool>(&()))).map(Input::Pool);
         let mut inputs: BoxStream<'_, Input> = stream::select(facts.chain(stream::pending()), pools).boxed();
         let (mut is_due, mut pauses, lines) = (false, PAUSES, Repeated::default());
-        // Earliest time of the next pass.
-        let mut next = Instant::now();
+        // Earliest and latest time of the next pass.
+        let (mut next, mut latest) = (Instant::now(), Instant::now() + AGAIN);
         loop {
             tokio::select! {
                 Some(input) = inputs.next() => is_due |= self.learn(input),
                 () = sleep_until(next), if is_due && self.has_everything() => {}
+                () = sleep_until(latest), if !is_due => is_due = true,
             }
             while let Some(Some(input)) = inputs.next().now_or_never() {
                 is_due |= self.learn(input);
@@ -237,6 +244,7 @@ impl Macs {
                     Ok(Pass::Done) => {
                         pauses.reset();
                         is_due = false;
+                        latest = Instant::now() + AGAIN;
                     }
                     Err(error) => {
                         if let Some(hidden) = lines.note(&error.to_string(), Instant::now()) {
@@ -347,6 +355,7 @@ impl Macs {
                 None => is_behind = true,
             }
         }
+        self.objects.forget_migrations();
         match failed {
             Some(error) => Err(error),
             None if has_changed => Ok(Pass::Changed),
@@ -373,6 +382,12 @@ impl Macs {
             }
         }
         self.collisions.clone_from(&plan.collisions);
+        for (key, addresses) in &plan.not_held {
+            if self.not_held.get(key) != Some(addresses) {
+                self.publish(key, EventType::Warning, "MACAddressNotHeld", &not_held(addresses));
+            }
+        }
+        self.not_held.clone_from(&plan.not_held);
         let collisions = plan.collisions.iter().map(|(address, keys)| (*address, keys.len()));
         let counts = plan.counts.iter().map(|(pool, count)| (pool.as_str(), *count));
         self.metrics.set_macs(collisions, counts, plan.unreadable);
@@ -393,6 +408,14 @@ impl Macs {
                     self.publish(&key, EventType::Normal, "MACAddressAllocated", &note);
                 }
                 Ok(outcome)
+            }
+            Action::Hold { address, version, lease } => {
+                let Some(object) = self.store(address, Some(version), &lease).await? else {
+                    return self.read(address).await;
+                };
+                let key = Key { namespace: lease.holder.namespace, name: lease.holder.name };
+                self.publish(&key, EventType::Normal, "MACAddressHeld", &held(address));
+                Ok(Outcome::Lease(object))
             }
             Action::Prove { address, version, lease } => self.prove(address, version, *lease).await,
         }
@@ -481,7 +504,7 @@ impl Macs {
             return Ok(Outcome::Machine(Box::new([vm, instance])));
         }
         let machine = Key { namespace: holder.namespace.clone(), name: holder.name.clone() };
-        lease.released = Some(MicroTime(Timestamp::now()));
+        release(&mut lease, Timestamp::now());
         let Some(object) = self.store(address, Some(version), &lease).await? else { return self.read(address).await };
         tracing::info!(%machine, uid = lease.holder.uid, %address, "released the MAC address of a machine");
         Ok(Outcome::Lease(object))

@@ -241,7 +241,7 @@ impl Instance {
     pub(crate) fn read(object: Object) -> Self {
         let guest = Guest::read(&object);
         let phase = object.data["status"]["phase"].as_str().unwrap_or_default();
-        let has_started = !["", "Pending", "Scheduling"].contains(&phase);
+        let (has_started, has_left) = (has_started(&object), has_left(&object));
         let has_ended = ["Succeeded", "Failed"].contains(&phase);
         let metadata = ObjectMeta { managed_fields: None, ..object.metadata };
         let owners = metadata.owner_references.iter().flatten();
@@ -249,8 +249,6 @@ impl Instance {
         let volume = CloudInit::of(&object.data["spec"]);
         let name = metadata.name.as_deref().unwrap_or_default();
         let secret = volume.and_then(|volume| volume.network_data.secret_of(name).map(str::to_owned));
-        // Users can write any status of an instance that has not started.
-        let has_left = has_started && has_left(&metadata, &object.data["status"]["migrationState"]);
         let networks = networks(&object.data["spec"], metadata.namespace.as_deref().unwrap_or_default());
         Self { metadata, owner, networks, guest, has_started, has_ended, secret, has_left }
     }
@@ -278,14 +276,24 @@ impl Instance {
     }
 }
 
-/// Whether a migration has moved the guest of an instance to an instance of another cluster or namespace. Such a
-/// migration has a `syncAddress`, and the status of both instances has the UID of the target.
-fn has_left(metadata: &ObjectMeta, migration: &Value) -> bool {
+/// Whether the guest of an instance may have read its drive.
+fn has_started(instance: &Object) -> bool {
+    let phase = instance.data["status"]["phase"].as_str().unwrap_or_default();
+    !["", "Pending", "Scheduling"].contains(&phase)
+}
+
+/// Whether a migration has moved the guest of an instance to an instance of another cluster or namespace, where the
+/// guest runs with the same addresses. Such a migration has a `syncAddress`, and the status of both instances has the
+/// UID of the target.
+pub(crate) fn has_left(instance: &Object) -> bool {
+    let migration = &instance.data["status"]["migrationState"];
     let (source, target) = (&migration["sourceState"], &migration["targetState"]["virtualMachineInstanceUID"]);
-    migration["completed"] == true
+    // Users can write any status of an instance that has not started.
+    has_started(instance)
+        && migration["completed"] == true
         && migration["failed"] != true
         && source["syncAddress"].is_string()
-        && target.as_str().is_some_and(|target| target != uid(metadata))
+        && target.as_str().is_some_and(|target| target != uid(&instance.metadata))
 }
 
 /// Returns the addresses that a KubevirtMachine records as its own.

@@ -85,7 +85,8 @@ pub struct MacPoolStatus {
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub free: i64,
-    /// Addresses that a machine holds, or uses without a lease. Example: `3`.
+    /// Addresses that a machine holds or uses without a lease, and addresses of guests that migrated to another cluster.
+    /// Example: `3`.
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub used: i64,
@@ -250,6 +251,13 @@ impl MacPool {
     #[must_use]
     pub fn total(&self) -> u64 {
         self.ranges.iter().map(|range| range.last - range.first + 1).sum()
+    }
+
+    /// The number of addresses of the pool that are kept for the guests of one namespace, if these guests hold no lease:
+    /// guests of a namespace that the pool does not serve, or guests that migrated to another cluster.
+    #[must_use]
+    pub fn share(&self) -> u64 {
+        (self.total() / 4).max(1)
     }
 
     /// Whether an address is in the pool.

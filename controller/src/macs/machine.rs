@@ -8,6 +8,7 @@ use k8s_openapi::jiff::Timestamp;
 use pnet_base::MacAddr;
 
 use crate::cluster::object::Object;
+use crate::kinds::kubevirt_machine::has_left;
 use crate::kinds::mac_pool::MacPool;
 use crate::kinds::virtual_machine::{by_name, interfaces, items, requires_mac_addresses};
 
@@ -41,6 +42,8 @@ pub(crate) struct Guest {
     pub(super) unique: BTreeSet<MacAddr>,
     /// Whether the guest runs. If an instance does not run, a user may have invented its addresses.
     pub(super) is_running: bool,
+    /// Whether the guest has migrated to another cluster or namespace, where it runs with the same addresses.
+    pub(super) has_left: bool,
     pub(super) created: Option<Timestamp>,
 }
 
@@ -133,7 +136,7 @@ impl Guest {
         // If several interfaces have the same address, the first one counts.
         let all = all.iter().enumerate().rev().map(|(position, (_, address))| (*address, position)).collect();
         let created = object.metadata.creation_timestamp.as_ref().map(|time| time.0);
-        Self { all, unique, is_running, created }
+        Self { all, unique, is_running, has_left: has_left(object), created }
     }
 
     /// The addresses of a pool that the instance has, with the positions of their interfaces.

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use glowplug::network::parse_mac_address;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::jiff::Timestamp;
 use pnet_base::MacAddr;
 
 use crate::cluster::key::Key;
@@ -24,6 +25,9 @@ pub(super) struct Objects {
     pub(super) pools: Newest<String, Pool>,
     /// The lease of each address. An error has the reason, in one line, why the lease cannot be read.
     pub(super) leases: Newest<MacAddr, Result<LeaseSpec, String>>,
+    /// Addresses of guests that migrated to another cluster, with the name of the machine here. An instance may be gone
+    /// before the migration is in the lease of the address.
+    pub(super) migrated: BTreeSet<(Key, MacAddr)>,
 }
 
 #[derive(Debug)]
@@ -39,10 +43,11 @@ pub(super) struct Pool {
 /// The state of the lease of one address.
 pub(super) enum Leased<'l> {
     /// No machine holds the address. `version` is the version of a released lease. `None`: there is no lease.
-    Free {
-        version: Option<u64>,
-    },
-    Held(&'l LeaseSpec),
+    Free { version: Option<u64> },
+    /// The reuse delay of a released lease has not ended.
+    Delayed(&'l LeaseSpec),
+    /// A machine holds the address.
+    Held,
     /// The lease cannot be read.
     Unreadable,
 }
@@ -64,7 +69,10 @@ impl Objects {
 
     /// Stores an instance, unless a newer version is known. Returns whether this may affect a decision.
     pub(super) fn store_guest(&mut self, key: Key, version: u64, guest: Guest) -> bool {
-        store(&mut self.guests, key, version, guest, Guest::eq)
+        let migrated: Vec<MacAddr> = guest.all.keys().copied().filter(|_| guest.has_left).collect();
+        let is_due = store(&mut self.guests, key.clone(), version, guest, Guest::eq);
+        self.migrated.extend(migrated.into_iter().filter(|_| is_due).map(|address| (key.clone(), address)));
+        is_due
     }
 
     /// Removes a VirtualMachine that a watch reports as deleted at `version`. If `version` is `None`, a list no longer
@@ -148,19 +156,21 @@ impl Objects {
         overlaps
     }
 
-    pub(super) fn lease(&self, address: MacAddr) -> Leased<'_> {
+    /// Returns the state of the lease of an address at this time.
+    pub(super) fn lease(&self, address: MacAddr, now: Timestamp) -> Leased<'_> {
         match self.leases.get(&address) {
             None => Leased::Free { version: None },
             Some(Err(_)) => Leased::Unreadable,
-            Some(Ok(lease)) if lease.released.is_some() => Leased::Free { version: self.leases.version(&address) },
-            Some(Ok(lease)) => Leased::Held(lease),
+            Some(Ok(lease)) if lease.released.is_none() => Leased::Held,
+            Some(Ok(lease)) if lease.reuse_after.as_ref().is_some_and(|end| now < end.0) => Leased::Delayed(lease),
+            Some(Ok(_)) => Leased::Free { version: self.leases.version(&address) },
         }
     }
 
     pub(super) fn held_by_machine(&self) -> HeldBy<'_> {
         let mut held = HeldBy::new();
-        for (address, _) in self.leases.iter() {
-            if let Leased::Held(lease) = self.lease(*address) {
+        for (address, lease) in self.leases.iter() {
+            if let Some(lease) = lease.as_ref().ok().filter(|lease| lease.released.is_none()) {
                 let holder = (lease.holder.uid.as_str(), lease.holder.interface.as_str());
                 held.entry(holder).or_default().insert(*address);
             }

@@ -7,6 +7,7 @@
 //! | an interface of a VirtualMachine with the label needs an address | a lease of the lowest free address |
 //! | the VirtualMachine has neither the label nor the address that it holds for an interface | the label and the address, in the VirtualMachine |
 //! | every interface without an address has a lease | the addresses, in the VirtualMachine |
+//! | the guest of a lease has migrated to another cluster | the time of the migration, in the lease |
 //! | the VirtualMachine of a lease is gone | consistent reads of the VirtualMachine and of its instance, then the release |
 //!
 //! These rules prevent two machines from using the same address:
@@ -15,6 +16,7 @@
 //!   of the same address, and a write to an outdated version of the VirtualMachine.
 //! - An existing VirtualMachine keeps all its leases, even if its interfaces change: KubeVirt may start an instance
 //!   from an older version of the VirtualMachine.
+//! - The address of a guest that migrated to another cluster has a reuse delay after its release: the module `migrated`.
 //! - An address that a VirtualMachine or instance uses without a lease is not allocated, if the pool of the address
 //!   serves the namespace of this object. A use in another namespace does not count here: otherwise the users of one
 //!   namespace could use up the pools of all others.
@@ -54,6 +56,9 @@ pub(super) struct Plan {
     pub(super) waiting: BTreeMap<Key, (&'static str, String)>,
     /// Addresses that at least two running guests use, with the names of the machines.
     pub(super) collisions: BTreeMap<MacAddr, BTreeSet<Key>>,
+    /// For each machine whose guest migrated to another cluster, the addresses that get no reuse delay, because their
+    /// namespace already keeps too many addresses for such guests.
+    pub(super) not_held: BTreeMap<Key, BTreeSet<MacAddr>>,
     /// Number of leases that cannot be read.
     pub(super) unreadable: usize,
     /// Namespaces of the machines that pools serve.
@@ -69,6 +74,8 @@ pub(super) enum Action {
     /// Writes addresses into a VirtualMachine. The merge patch `request` asks the webhook to write them. If no webhook
     /// answers, the JSON patch `patch` follows. Each string in `addresses` has the form `address to interface`.
     Assign { key: Key, request: Value, patch: Value, addresses: Vec<String> },
+    /// Stores the lease of an address with the time at which its guest migrated to another cluster.
+    Hold { address: MacAddr, version: u64, lease: Box<LeaseSpec> },
     /// Reads the VirtualMachine of a lease and its instance. Releases the lease if no guest can use the address.
     Prove { address: MacAddr, version: u64, lease: Box<LeaseSpec> },
 }
@@ -87,7 +94,7 @@ impl Objects {
         let serving = || self.pools.iter().filter(is_serving).filter_map(|(_, pool)| pool.pool.as_ref().ok());
         plan.namespaces = serving().flat_map(|pool| pool.namespaces().iter().cloned()).collect();
 
-        let mut free = Free::new(self, &used, serving());
+        let mut free = Free::new(self, &used, serving(), now);
         let mut waiting: BTreeMap<&str, u32> = BTreeMap::new();
         let mut vms: Vec<(&Key, &Vm)> = self.vms.iter().collect();
         vms.sort_by_key(|(key, vm)| (vm.metadata.creation_timestamp.as_ref().map(|time| time.0), *key));
@@ -95,10 +102,16 @@ impl Objects {
         for (key, vm) in vms.iter().filter(|(_, vm)| !vm.is_deleted()) {
             for (interface, address) in &vm.interfaces {
                 let Address::Known(address) = *address else { continue };
-                let Leased::Free { version } = self.lease(address) else { continue };
+                let (version, migrated) = match self.lease(address, now) {
+                    Leased::Free { version } => (version, None),
+                    // The guest may still use the address in the other cluster, also after this machine is gone.
+                    Leased::Delayed(before) => (self.leases.version(&address), before.migrated.clone()),
+                    Leased::Held | Leased::Unreadable => continue,
+                };
                 let Some(pool) = valid().find(|pool| may_lease(pool, key, address)) else { continue };
                 if free.planned.insert(address) {
-                    let lease = Box::new(lease(address, pool.name(), key, vm, interface, now));
+                    let new = lease(address, pool.name(), key, vm, interface, now);
+                    let lease = Box::new(LeaseSpec { migrated, ..new });
                     plan.actions.push(Action::Record { address, version, lease });
                 }
             }
@@ -117,7 +130,10 @@ impl Objects {
                 }
             }
         }
-        plan.actions.extend(self.proofs());
+        let (migrations, not_held) = self.migrations(now);
+        plan.actions.extend(self.proofs(&migrations));
+        plan.actions.extend(migrations.into_values());
+        plan.not_held = not_held;
         for (name, pool) in self.pools.iter() {
             let waiting = waiting.get(name.as_str()).copied().unwrap_or_default();
             let overlap = overlaps.get(name.as_str()).map(String::as_str);
@@ -198,10 +214,11 @@ impl Objects {
     }
 
     /// Returns the actions that check each lease whose VirtualMachine is not known, and whose address no known instance
-    /// of the same name has.
-    fn proofs(&self) -> Vec<Action> {
+    /// of the same name has. A lease that first gets the time of a migration is checked after that.
+    fn proofs(&self, migrations: &BTreeMap<MacAddr, Action>) -> Vec<Action> {
         let proof = |(address, lease): (&MacAddr, &Result<LeaseSpec, String>)| {
-            let lease = lease.as_ref().ok().filter(|lease| lease.released.is_none())?;
+            let is_checked = |lease: &&LeaseSpec| lease.released.is_none() && !migrations.contains_key(address);
+            let lease = lease.as_ref().ok().filter(is_checked)?;
             let key = Key { namespace: lease.holder.namespace.clone(), name: lease.holder.name.clone() };
             let is_there = self.vm(&key).is_some_and(|vm| vm.uid() == lease.holder.uid);
             let is_used = self.guests.get(&key).is_some_and(|guest| guest.all.contains_key(address));

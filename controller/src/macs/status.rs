@@ -36,7 +36,7 @@ impl Objects {
         };
         let of_pool = |address: &&MacAddr| pool.pool.as_ref().is_ok_and(|pool| pool.contains(**address));
         let leased = self.leases.iter().map(|(address, _)| address);
-        let held = leased.filter(|address| !matches!(self.lease(**address), Leased::Free { .. }));
+        let held = leased.filter(|address| !matches!(self.lease(**address, now), Leased::Free { .. }));
         let taken: BTreeSet<&MacAddr> = held.chain(used.keys()).filter(of_pool).collect();
         let mut shared: BTreeMap<&MacAddr, BTreeSet<&Key>> = BTreeMap::new();
         let of_used = used.iter().filter(|(_, keys)| keys.len() > 1);

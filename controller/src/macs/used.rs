@@ -42,7 +42,7 @@ impl Objects {
         for pool in &pools {
             let mut left: BTreeMap<&str, u64> = BTreeMap::new();
             for (key, guest) in others(pool) {
-                let left = left.entry(&key.namespace).or_insert_with(|| (pool.total() / 4).max(1));
+                let left = left.entry(&key.namespace).or_insert_with(|| pool.share());
                 let mut of_pool: Vec<(usize, MacAddr)> = guest.of(pool).collect();
                 of_pool.sort_unstable();
                 for (_, address) in

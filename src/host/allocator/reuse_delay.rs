@@ -11,8 +11,13 @@ use super::state::Allocator;
 use crate::host::change::{Change, Journal, storable};
 use crate::host::claim::{Lease, Machine};
 
-/// Shortest reuse delay of an address if its guest migrated to another cluster with the address.
-const MIGRATED: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+// === impl Lease ===
+
+impl Lease {
+    /// Shortest reuse delay of an address if its guest migrated to another cluster with the address. Leases of MAC
+    /// addresses have this delay, too.
+    pub const REUSE_DELAY_OF_MIGRATED: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+}
 
 // === impl Allocator ===
 
@@ -21,12 +26,12 @@ impl Allocator {
     /// instead, a process whose clock is behind would not see the address as free yet.
     ///
     /// The delay is the longest delay of the pools that have the address and of the pool of its lease. If the guest has
-    /// migrated, the delay is at least [`MIGRATED`]. The lease may have moved away from a pool that has the address,
+    /// migrated, the delay is at least [`Lease::REUSE_DELAY_OF_MIGRATED`]. The lease may have moved away from a pool that has the address,
     /// and the delay also protects the next machine of that pool.
     pub(super) fn reuse_after(&self, network: &str, address: IpAddr, lease: &Lease) -> Option<Timestamp> {
         let pools = self.pools_with(network, address).chain(self.pools.get(&lease.pool));
         let delay = pools.map(|state| state.pool().reuse_delay).max().unwrap_or_default();
-        let delay = if lease.migrated.is_some() { delay.max(MIGRATED) } else { delay };
+        let delay = if lease.migrated.is_some() { delay.max(Lease::REUSE_DELAY_OF_MIGRATED) } else { delay };
         let reuse_after = storable(self.now.saturating_add(delay).unwrap_or(Timestamp::MAX));
         Some(reuse_after).filter(|reuse_after| *reuse_after > self.now)
     }

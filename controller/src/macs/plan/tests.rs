@@ -1,6 +1,11 @@
+use std::time::Duration;
+
+use glowplug::host::claim::Lease;
+
 use super::*;
 use crate::cluster::object::Object;
 use crate::macs::machine::Guest;
+use crate::macs::migrated::{held, not_held, release};
 
 const NOW: Timestamp = Timestamp::constant(1_786_700_000, 0);
 
@@ -77,6 +82,10 @@ const RELEASED: Option<&str> = Some("2026-08-02T10:00:00.000000Z");
 
 /// The actions of a plan, each as one line of text.
 fn actions(objects: &Objects) -> Vec<String> {
+    actions_at(objects, NOW)
+}
+
+fn actions_at(objects: &Objects, now: Timestamp) -> Vec<String> {
     let line = |action| match action {
         Action::Record { address, version, lease } => {
             let Holder { name, interface, .. } = &lease.holder;
@@ -84,9 +93,10 @@ fn actions(objects: &Objects) -> Vec<String> {
             format!("record {address} of {} for {name} {interface}{over}", lease.pool)
         }
         Action::Assign { key, addresses, .. } => format!("assign {} in {key}", addresses.join(", ")),
+        Action::Hold { address, version, lease } => format!("hold {address} {version} of {}", lease.holder.name),
         Action::Prove { address, version, lease } => format!("prove {address} {version} of {}", lease.holder.name),
     };
-    objects.plan(NOW).actions.into_iter().map(line).collect()
+    objects.plan(now).actions.into_iter().map(line).collect()
 }
 
 /// The status of the pool `p` after a plan: total, free and used addresses, waiting machines, and the reasons of the
@@ -280,6 +290,122 @@ fn a_lease_is_checked_when_its_virtual_machine_and_any_guest_with_its_address_ar
     again.metadata.uid = Some("another".to_owned());
     objects.apply_vm(&again);
     assert_eq!(actions(&objects), ["prove 0a:00:00:00:00:00 7 of w"]);
+}
+
+/// Stores the guest of a machine of this namespace, which has migrated to another cluster with this address.
+fn migrate(objects: &mut Objects, namespace: &str, name: &str, address: &str) {
+    let mut object = instance(&[address]);
+    object.data["status"] = json!({"phase": "Succeeded", "migrationState": {
+        "completed": true,
+        "sourceState": {"syncAddress": "192.0.2.1:9185"},
+        "targetState": {"virtualMachineInstanceUID": "of-another-cluster"},
+    }});
+    let key = Key { namespace: namespace.to_owned(), name: name.to_owned() };
+    assert!(objects.store_guest(key, 5, Guest::read(&object)));
+}
+
+#[test]
+fn for_30_days_no_machine_gets_the_mac_address_of_a_guest_that_migrated_to_another_cluster() {
+    let mut objects = objects();
+    let address = "0a:00:00:00:00:00";
+    objects.apply_lease(&leased(address, "w", None));
+    migrate(&mut objects, "n", "w", address);
+    assert_eq!(actions(&objects), ["hold 0a:00:00:00:00:00 7 of w"]);
+    // The instance is gone before the lease has the time of the migration.
+    objects.remove_guest(&key("w"), Some(6));
+    objects.forget_migrations();
+    assert_eq!(actions(&objects), ["hold 0a:00:00:00:00:00 7 of w"]);
+    let [Action::Hold { lease, .. }] = &objects.plan(NOW).actions[..] else { panic!("no lease") };
+    let mut object = leased(address, "w", None);
+    let mut expected = object.data["spec"].clone();
+    expected["migrated"] = "2026-08-14T09:33:20.000000Z".into();
+    assert_eq!(serde_json::to_value(lease).unwrap(), expected);
+
+    object.data["spec"] = expected.clone();
+    object.metadata.resource_version = Some("8".to_owned());
+    objects.apply_lease(&object);
+    objects.forget_migrations();
+    assert_eq!(objects.migrated, BTreeSet::new());
+    assert_eq!(actions(&objects), ["prove 0a:00:00:00:00:00 8 of w"]);
+    let mut lease: LeaseSpec = serde_json::from_value(expected.clone()).unwrap();
+    release(&mut lease, NOW);
+    expected["released"] = "2026-08-14T09:33:20.000000Z".into();
+    expected["reuseAfter"] = "2026-09-13T09:33:20.000000Z".into();
+    assert_eq!(serde_json::to_value(&lease).unwrap(), expected);
+
+    object.data["spec"] = expected;
+    object.metadata.resource_version = Some("9".to_owned());
+    objects.apply_lease(&object);
+    assert_eq!(status(&objects).0, [4, 3, 1]);
+    objects.apply_vm(&vm("v", 1, &[("a", "")]));
+    objects.apply_vm(&vm("w", 2, &[("a", "")]));
+    let expected = ["record 0a:00:00:00:00:01 of p for v a", "record 0a:00:00:00:00:02 of p for w a"];
+    let end = NOW + Lease::REUSE_DELAY_OF_MIGRATED;
+    assert_eq!(actions(&objects), expected);
+    assert_eq!(actions_at(&objects, end - Duration::from_secs(1)), expected);
+    let expected = ["record 0a:00:00:00:00:00 of p for v a over 9", "record 0a:00:00:00:00:01 of p for w a"];
+    assert_eq!(actions_at(&objects, end), expected);
+}
+
+#[test]
+fn a_machine_with_the_address_of_a_migrated_guest_gets_a_lease_that_keeps_the_migration() {
+    let mut objects = objects();
+    let mut delayed = leased("0a:00:00:00:00:00", "w", RELEASED);
+    delayed.data["spec"]["migrated"] = "2026-08-02T09:00:00.000000Z".into();
+    delayed.data["spec"]["reuseAfter"] = "2026-09-01T10:00:00.000000Z".into();
+    objects.apply_lease(&delayed);
+    objects.apply_vm(&vm("back", 1, &[("a", "0a:00:00:00:00:00")]));
+    let plan = objects.plan(NOW);
+    let [Action::Record { version: Some(7), lease, .. }] = &plan.actions[..] else { panic!("{plan:?}") };
+    let mut expected = leased("0a:00:00:00:00:00", "back", None).data["spec"].clone();
+    expected["since"] = "2026-08-14T09:33:20.000000Z".into();
+    expected["migrated"] = "2026-08-02T09:00:00.000000Z".into();
+    assert_eq!(serde_json::to_value(lease).unwrap(), expected);
+}
+
+#[test]
+fn a_namespace_keeps_a_quarter_of_a_shared_mac_pool_for_guests_that_migrated() {
+    let plan = |namespaces: &[&str]| {
+        let mut objects = objects();
+        let mut shared = pool("p", "0a:00:00:00:00:00-0a:00:00:00:00:0b", 2);
+        shared.data["spec"]["namespaces"] = json!(namespaces);
+        objects.apply_pool(shared);
+        // The first address is kept already.
+        for octet in 0..5 {
+            let (address, name) = (format!("0a:00:00:00:00:0{octet}"), format!("w{octet}"));
+            let mut lease = leased(&address, &name, RELEASED.filter(|_| octet == 0));
+            if octet == 0 {
+                lease.data["spec"]["migrated"] = "2026-08-02T09:00:00.000000Z".into();
+                lease.data["spec"]["reuseAfter"] = "2026-09-01T10:00:00.000000Z".into();
+            }
+            objects.apply_lease(&lease);
+            migrate(&mut objects, "n", &name, &address);
+        }
+        // A guest of another namespace has a share of its own.
+        let mut lease = leased("0a:00:00:00:00:05", "w", None);
+        lease.data["spec"]["holder"]["namespace"] = "m".into();
+        objects.apply_lease(&lease);
+        migrate(&mut objects, "m", "w", "0a:00:00:00:00:05");
+        (actions(&objects), objects.plan(NOW).not_held)
+    };
+    let hold = |octets: &[(u8, &str)]| -> Vec<String> {
+        octets.iter().map(|(octet, name)| format!("hold 0a:00:00:00:00:0{octet} 7 of {name}")).collect()
+    };
+    let not_held = [3, 4].map(|octet| (key(&format!("w{octet}")), [MacAddr::new(0x0a, 0, 0, 0, 0, octet)].into()));
+    assert_eq!(plan(&["n", "m"]), (hold(&[(1, "w1"), (2, "w2"), (5, "w")]), not_held.into()));
+    assert_eq!(plan(&["n"]), (hold(&[(1, "w1"), (2, "w2"), (3, "w3"), (4, "w4"), (5, "w")]), BTreeMap::new()));
+}
+
+#[test]
+fn two_events_say_which_mac_addresses_of_a_migrated_guest_are_held() {
+    let address = |octet| MacAddr::new(0x0a, 0, 0, 0, 0, octet);
+    let note = "The guest migrated to another cluster with 0a:00:00:00:00:01: no machine gets this address until 30 days after the \
+                deletion of the VirtualMachine, or until its StaticIPLease is deleted after that";
+    assert_eq!(held(address(1)), note);
+    let note = "The guest migrated to another cluster with 0a:00:00:00:00:01, 0a:00:00:00:00:02, and its namespace has a quarter of the \
+                pool for such guests already: after the deletion of the VirtualMachine, other machines may get these addresses; \
+                change the ranges of the pool before the deletion";
+    assert_eq!(not_held(&[address(1), address(2)].into()), note);
 }
 
 #[test]

@@ -208,6 +208,33 @@ pub async fn a_mac_address_is_allocated_again_only_after_its_guest_has_ended(clu
     place.stop().await;
 }
 
+pub async fn no_machine_gets_the_mac_address_of_a_guest_that_migrated_to_another_cluster(cluster: &Cluster) {
+    let place = Place::start(cluster, "0a:00:00:00:09", 0x0f).await;
+    let address = "0a:00:00:00:09:00";
+    place.create("w", "").await;
+    assert_eq!(place.mac_of("w").await, address);
+    place.kubevirt.migrate_to_another_cluster("w").await;
+    let note = format!(
+        "The guest migrated to another cluster with {address}: no machine gets this address until 30 days after the deletion of the \
+         VirtualMachine, or until its StaticIPLease is deleted after that"
+    );
+    assert_eq!(place.until_event("w", "MACAddressHeld").await, note);
+    place.vms.delete("w", &DeleteParams::default()).await.unwrap();
+    let lease = place.until_lease(address, false).await.spec;
+    let [migrated, released, end] = [lease.migrated, lease.released, lease.reuse_after].map(|time| time.unwrap().0);
+    assert_eq!((migrated <= released, end.as_second() - released.as_second()), (true, 30 * 24 * 60 * 60));
+    place.create("v", "").await;
+    assert_eq!(place.mac_of("v").await, "0a:00:00:00:09:01");
+    place.create("w", "").await;
+    assert_eq!(place.mac_of("w").await, "0a:00:00:00:09:02");
+    place.until_status([16, 13, 3, 0]).await;
+    // An administrator knows that the guest no longer uses the address, and deletes the lease of the address.
+    place.leases.delete("0a-00-00-00-09-00.mac", &DeleteParams::default()).await.unwrap();
+    place.create("x", "").await;
+    assert_eq!(place.mac_of("x").await, address);
+    place.stop().await;
+}
+
 pub async fn a_mac_address_that_a_user_has_set_is_recorded_and_goes_to_no_other_machine(cluster: &Cluster) {
     let place = Place::start(cluster, "0a:00:00:00:03", 0x0f).await;
     place.create("own", "0A:00:00:00:03:00").await;

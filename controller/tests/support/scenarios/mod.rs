@@ -253,6 +253,7 @@ scenarios! {
     macs::a_machine_starts_with_the_mac_address_that_its_lease_records,
     macs::a_machine_that_is_replaced_while_no_webhook_answers_keeps_its_mac_address,
     macs::a_mac_address_is_allocated_again_only_after_its_guest_has_ended,
+    macs::no_machine_gets_the_mac_address_of_a_guest_that_migrated_to_another_cluster,
     macs::a_mac_address_that_a_user_has_set_is_recorded_and_goes_to_no_other_machine,
     macs::two_guests_with_one_mac_address_are_reported,
     macs::a_machine_of_an_exhausted_mac_pool_starts_when_the_pool_grows,
