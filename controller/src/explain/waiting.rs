@@ -23,10 +23,10 @@ use crate::explain::event::Event;
 use crate::explain::lists::namespaces;
 use crate::explain::read::{Listed, Reader};
 use crate::explain::verdict::State;
-use crate::explain::why::{Known, Seen};
+use crate::explain::why::{Known, Recording, Seen};
 use crate::kinds::cluster_api::{IpAddressClaim, Kinds};
 use crate::kinds::ipam_claim::ipam_claims;
-use crate::kinds::kubevirt_machine::{Instance, KubevirtMachine, NetworkSecret, is_deleted, recorded_addresses};
+use crate::kinds::kubevirt_machine::{Instance, KubevirtMachine, NetworkSecret, is_deleted};
 use crate::kinds::pool::{LeaseSpec, StaticIPLease};
 use crate::kinds::virtual_machine::{VirtualMachine, instances, kubevirt_machines, node_pools, virtual_machines};
 use crate::pools::selection::KnownPool;
@@ -134,9 +134,9 @@ async fn of_machines(reader: &Reader, pools: &[KnownPool]) -> anyhow::Result<Vec
     let namespaces = namespaces(reader, pools.iter().map(|pool| &*pool.checked)).await?;
     let (mut vms, mut guests) = (Vec::new(), BTreeMap::new());
     reader.each(&virtual_machines(), None, all(), |vm| vms.push(VirtualMachine::read(vm))).await?;
-    let (mut rejected, mut recorded) = (Vec::new(), BTreeMap::new());
+    let (mut rejected, mut recordings) = (Vec::new(), BTreeMap::new());
     let of_machine = |machine: Object| {
-        recorded.insert(Key::of(&machine.metadata), recorded_addresses(&machine));
+        recordings.insert(Key::of(&machine.metadata), Recording::of(&machine));
         rejected.extend(of_rejected(machine));
     };
     reader.each(&kubevirt_machines(), None, all(), of_machine).await?;
@@ -171,9 +171,10 @@ async fn of_machines(reader: &Reader, pools: &[KnownPool]) -> anyhow::Result<Vec
         let key = machine.key();
         let (phase, instance) = guests.get(&key).map_or((None, None), |(phase, guest)| (phase.clone(), Some(guest)));
         let events = events.remove(&key).unwrap_or_default();
-        let recorded = machine.kubevirt_machine().and_then(|key| recorded.remove(&key)).unwrap_or_default();
+        let kubevirt_machine = machine.kubevirt_machine().and_then(|key| recordings.remove(&key)).unwrap_or_default();
         let secret = &NetworkSecret::Absent;
-        let answer = known.explain(Seen { machine, relabelled: None, phase, instance, secret, recorded, events });
+        let answer =
+            known.explain(Seen { machine, relabelled: None, phase, instance, secret, kubevirt_machine, events });
         let is_refused = answer.state == State::Conflicting && answer.addresses.is_empty();
         if answer.state == State::Waiting || is_refused {
             let mut pools: Vec<String> = answer.pools.into_iter().map(|it| it.pool).collect();

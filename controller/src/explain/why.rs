@@ -40,8 +40,7 @@ struct Facts {
     instance: Option<Instance>,
     /// The Secret with the network data of the machine.
     secret: NetworkSecret,
-    /// The addresses that the KubevirtMachine of the machine records.
-    recorded: BTreeSet<IpAddr>,
+    kubevirt_machine: Recording,
     /// All StaticIPPools and GlobalStaticIPPools.
     pools: Vec<KnownPool>,
     /// All NodePools.
@@ -52,6 +51,15 @@ struct Facts {
     leases: Vec<LeaseSpec>,
     /// The events of the VirtualMachine, in any order.
     events: Vec<Event>,
+}
+
+/// The KubevirtMachine of a VirtualMachine, as far as an answer needs it.
+#[derive(Default)]
+pub(super) struct Recording {
+    /// UID of the KubevirtMachine. `None`: there is no KubevirtMachine, or the user has no right to read it.
+    uid: Option<String>,
+    /// The addresses that the KubevirtMachine records.
+    addresses: BTreeSet<IpAddr>,
 }
 
 /// The objects of the cluster that are the same for all machines.
@@ -77,8 +85,7 @@ pub(super) struct Seen<'s> {
     pub(super) instance: Option<&'s Instance>,
     /// The Secret with the network data of the machine.
     pub(super) secret: &'s NetworkSecret,
-    /// The addresses that the KubevirtMachine of the machine records.
-    pub(super) recorded: BTreeSet<IpAddr>,
+    pub(super) kubevirt_machine: Recording,
     /// The events of the VirtualMachine, in any order.
     pub(super) events: Vec<Event>,
 }
@@ -182,22 +189,44 @@ pub async fn why(reader: &Reader, key: &Key) -> anyhow::Result<Explained> {
         None => None,
     };
     let secret = NetworkSecret::read(secret.and_then(|secret| secret.parse().ok()));
-    let recorded = match machine.kubevirt_machine() {
-        Some(key) => reader.get(&kubevirt_machines(), &key).await?.as_ref().map(recorded_addresses).unwrap_or_default(),
-        None => BTreeSet::new(),
+    let kubevirt_machine = match machine.kubevirt_machine() {
+        Some(key) => reader.get(&kubevirt_machines(), &key).await?.as_ref().map(Recording::of).unwrap_or_default(),
+        None => Recording::default(),
     };
-    let facts =
-        Facts { machine, relabelled, phase, instance, secret, recorded, pools, node_pools, namespaces, leases, events };
+    let facts = Facts {
+        machine,
+        relabelled,
+        phase,
+        instance,
+        secret,
+        kubevirt_machine,
+        pools,
+        node_pools,
+        namespaces,
+        leases,
+        events,
+    };
     Ok(Explained::Machine(Box::new(explain(facts))))
 }
 
 /// Explains a machine.
 fn explain(facts: Facts) -> Answer {
-    let Facts { machine, relabelled, phase, instance, secret, recorded, pools, node_pools, namespaces, leases, events } =
-        facts;
+    let Facts {
+        machine,
+        relabelled,
+        phase,
+        instance,
+        secret,
+        kubevirt_machine,
+        pools,
+        node_pools,
+        namespaces,
+        leases,
+        events,
+    } = facts;
     let known = Known::new(pools, node_pools, namespaces.as_ref(), leases);
     let (instance, relabelled) = (instance.as_ref(), Some(&relabelled));
-    known.explain(Seen { machine: &machine, relabelled, phase, instance, secret: &secret, recorded, events })
+    known.explain(Seen { machine: &machine, relabelled, phase, instance, secret: &secret, kubevirt_machine, events })
 }
 
 /// Returns a VirtualMachine with the labels of its template added to its own labels.
@@ -211,6 +240,16 @@ fn with_labels_of_template(mut machine: Object) -> Object {
     }
     machine
 }
+
+// === impl Recording ===
+
+impl Recording {
+    pub(super) fn of(machine: &Object) -> Self {
+        Self { uid: machine.metadata.uid.clone(), addresses: recorded_addresses(machine) }
+    }
+}
+
+// === impl Known ===
 
 impl Known {
     pub(super) fn new(
@@ -276,6 +315,7 @@ impl Known {
         let rejected = conditions.into_iter().find(|it| it["type"] == "VMProvisioned" && it["status"] == "False");
         let text = |member: &str| rejected.and_then(|it| it[member].as_str()).map(|text| head(text).to_owned());
         let (message, since) = (text("message").filter(|message| !message.is_empty()), text("lastTransitionTime"));
+        let uid = machine.metadata.uid.clone();
         let lacking = self.lacking(&KubevirtMachine::read(machine));
         let waiting = self.waiting.iter().filter_map(|(pool, first)| {
             let first = first.iter().find(|it| is_own(&it.namespace, &it.name))?;
@@ -299,8 +339,9 @@ impl Known {
             }
         };
         let held = self.leases.get(&key.name).into_iter().flatten().filter(|lease| {
-            let Holder { kind, namespace, name, .. } = &lease.holder;
-            lease.released.is_none() && *kind == HolderKind::KubevirtMachine && is_own(namespace, name)
+            let Holder { kind, namespace, name, uid: of_holder, .. } = &lease.holder;
+            let is_machine = *kind == HolderKind::KubevirtMachine && is_own(namespace, name);
+            lease.released.is_none() && is_machine && uid.as_ref() == Some(of_holder)
         });
         Answer {
             version: 1,
@@ -318,7 +359,7 @@ impl Known {
 
     /// Explains a machine from the objects that were read.
     pub(super) fn explain(&self, seen: Seen<'_>) -> Answer {
-        let Seen { machine, relabelled, phase, instance, secret, recorded, mut events } = seen;
+        let Seen { machine, relabelled, phase, instance, secret, kubevirt_machine, mut events } = seen;
         events.sort();
         let created = instance.and_then(|it| created(&it.metadata)).map(|it| it.to_string());
         let is_outdated = match (instance, secret) {
@@ -331,7 +372,7 @@ impl Known {
         let current: Vec<&Event> = events.iter().filter(|event| !is_over(event)).collect();
         let key = machine.key();
         let (held, earlier): (Vec<&LeaseSpec>, Vec<&LeaseSpec>) =
-            self.held(machine).into_iter().partition(|lease| is_of_uid(lease, machine));
+            self.held(machine).into_iter().partition(|lease| is_of_uid(lease, machine, &kubevirt_machine));
         let mut used: BTreeSet<(&str, String)> =
             held.iter().map(|lease| (&*lease.network, lease.address.clone())).collect();
         for (network, reported) in instance.iter().flat_map(|instance| &instance.guest.networks) {
@@ -342,7 +383,7 @@ impl Known {
         let others = others.into_iter().collect::<Vec<_>>().join("; ");
         let (selected, verdict) = match self.selection.of(machine) {
             Ok(selected) => {
-                let held = (&*held, self.lost(machine, &selected, recorded));
+                let held = (&*held, self.lost(machine, &selected, kubevirt_machine.addresses));
                 let verdict = verdict(machine, &selected, &self.selection, held, &self.waiting, (instance, &current));
                 (selected, verdict)
             }
@@ -395,7 +436,7 @@ impl Known {
         if !earlier.is_empty() {
             let addresses: Vec<&str> = earlier.iter().map(|lease| &*lease.address).collect();
             let addresses = addresses.join(", ");
-            reason += &format!("; held for the guest of an earlier VirtualMachine of this name: {addresses}");
+            reason += &format!("; held for the guest of an earlier machine of this name: {addresses}");
         }
         let events = events.split_off(events.len().saturating_sub(EVENTS));
         Answer {
@@ -431,9 +472,15 @@ fn is_of(lease: &LeaseSpec, machine: &VirtualMachine) -> bool {
     lease.released.is_none() && !holder.kind.is_claim() && is_machine
 }
 
-/// Whether a lease of a name is that of the machine, and not that of an earlier VirtualMachine of this name.
-fn is_of_uid(lease: &LeaseSpec, machine: &VirtualMachine) -> bool {
-    lease.holder.kind != HolderKind::VirtualMachine || machine.metadata.uid.as_deref() == Some(&*lease.holder.uid)
+/// Whether a lease of a name is that of the machine, and not that of an earlier VirtualMachine or KubevirtMachine of this
+/// name. If the UID of the KubevirtMachine is not known, its leases are those of the machine.
+fn is_of_uid(lease: &LeaseSpec, machine: &VirtualMachine, kubevirt_machine: &Recording) -> bool {
+    let holder = &lease.holder;
+    match holder.kind {
+        HolderKind::VirtualMachine => machine.metadata.uid.as_ref() == Some(&holder.uid),
+        HolderKind::KubevirtMachine => kubevirt_machine.uid.as_ref().is_none_or(|uid| *uid == holder.uid),
+        HolderKind::IpAddressClaim | HolderKind::IpamClaim | HolderKind::Service | HolderKind::Cluster => false,
+    }
 }
 
 /// Parses the namespace and the name of a machine or claim: `namespace/name`.
@@ -570,7 +617,7 @@ mod tests {
             phase: None,
             instance: None,
             secret,
-            recorded: BTreeSet::new(),
+            kubevirt_machine: Recording::default(),
             pools,
             node_pools,
             namespaces: None,
@@ -715,7 +762,9 @@ mod tests {
     #[test]
     fn a_machine_whose_virtual_machine_is_rejected_has_the_reason_of_its_pool_or_of_its_condition() {
         let machine = |conditions: Value| {
-            object(json!({"metadata": {"namespace": "n", "name": "w"}, "status": {"conditions": conditions}}))
+            object(
+                json!({"metadata": {"namespace": "n", "name": "w", "uid": "u"}, "status": {"conditions": conditions}}),
+            )
         };
         let first = json!([{"kind": "KubevirtMachine", "namespace": "n", "name": "w", "family": "IPv6", "since": "2026-08-14T11:00:00Z"}]);
         let waiting = pool("p", json!({"status": {"waiting": 1, "firstWaiting": first}}));
@@ -736,8 +785,10 @@ mod tests {
         let rejected = json!([{
             "type": "VMProvisioned", "status": "False", "message": "denied", "lastTransitionTime": "2026-08-14T11:00:00Z",
         }]);
-        let held = lease(json!({"kind": "KubevirtMachine"}));
-        let answer = explain_rejected(machine(rejected), vec![pool("p", json!({}))], vec![held, lease(json!({}))]);
+        let held = lease(json!({"kind": "KubevirtMachine", "uid": "u"}));
+        let earlier = lease(json!({"kind": "KubevirtMachine", "uid": "earlier"}));
+        let leases = vec![held, earlier, lease(json!({}))];
+        let answer = explain_rejected(machine(rejected), vec![pool("p", json!({}))], leases);
         assert_eq!(said(&answer), (State::Waiting, "denied", Some("2026-08-14T11:00:00Z"), advice));
         assert_eq!(answer.addresses.len(), 1);
         let answer = explain_rejected(machine(json!([])), vec![], vec![]);
@@ -1021,18 +1072,39 @@ mod tests {
     }
 
     #[test]
+    fn an_address_of_an_earlier_kubevirt_machine_is_named_only_in_the_reason() {
+        let own = json!({"labels": {
+            "capk.cluster.x-k8s.io/kubevirt-machine-name": "w", "capk.cluster.x-k8s.io/kubevirt-machine-namespace": "n",
+        }});
+        let answer = |uid: Option<&str>| {
+            let leases = vec![lease(json!({"kind": "KubevirtMachine", "uid": "u"}))];
+            let kubevirt_machine = Recording { uid: uid.map(str::to_owned), addresses: BTreeSet::new() };
+            let pools = vec![pool("p", json!({}))];
+            explain(Facts { pools, leases, kubevirt_machine, ..facts(machine(referring(), own.clone())) })
+        };
+        for uid in [None, Some("u")] {
+            assert_eq!((answer(uid).state, answer(uid).addresses.len()), (State::Allocated, 1), "{uid:?}");
+        }
+        let reason = "the controller has not allocated an address of pool n/p yet; held for the guest of an earlier machine of this name: \
+                      10.0.0.8";
+        let look = "look at the events; without an event, look whether a replica leads: kubectl glowplug status";
+        let later = answer(Some("later"));
+        assert_eq!((said(&later), &*later.addresses), ((State::Waiting, reason, None, Some(look)), &[][..]));
+    }
+
+    #[test]
     fn an_address_held_for_the_guest_of_an_earlier_virtual_machine_is_named_only_in_the_reason() {
         let earlier = lease(json!({"uid": "earlier"}));
         let answer = about(machine(referring(), json!({})), vec![pool("p", json!({}))], vec![earlier.clone()]);
-        let reason = "the controller has not allocated an address of pool n/p yet; held for the guest of an earlier VirtualMachine of \
-                      this name: 10.0.0.8";
+        let reason = "the controller has not allocated an address of pool n/p yet; held for the guest of an earlier machine of this name: \
+                      10.0.0.8";
         let look = "look at the events; without an event, look whether a replica leads: kubectl glowplug status";
         assert_eq!(said(&answer), (State::Waiting, reason, None, Some(look)));
         assert_eq!(answer.addresses, vec![]);
         let own = LeaseSpec { address: "10.0.0.9".to_owned(), ..lease(json!({})) };
         let answer = about(machine(referring(), json!({})), vec![pool("p", json!({}))], vec![earlier, own]);
-        let reason = "the machine holds an address of each of its pools; held for the guest of an earlier VirtualMachine of this \
-                      name: 10.0.0.8";
+        let reason = "the machine holds an address of each of its pools; held for the guest of an earlier machine of this name: \
+                      10.0.0.8";
         assert_eq!(said(&answer), (State::Allocated, reason, Some("2026-08-14T10:00:00Z"), None));
         assert_eq!(answer.addresses.len(), 1);
     }
@@ -1048,9 +1120,10 @@ mod tests {
                 reason: reason.to_owned(),
                 message: "a reason".to_owned(),
             });
-            let recorded = recorded.iter().map(|address| address.parse().unwrap()).collect();
+            let addresses = recorded.iter().map(|address| address.parse().unwrap()).collect();
+            let kubevirt_machine = Recording { uid: None, addresses };
             let (pools, events) = (vec![pool("p", json!({}))], event.into_iter().collect());
-            explain(Facts { pools, leases, recorded, events, ..facts(machine(referring(), metadata.clone())) })
+            explain(Facts { pools, leases, kubevirt_machine, events, ..facts(machine(referring(), metadata.clone())) })
         };
         let reason = "10.0.0.9 is recorded for the machine, and no lease has it";
         let restart = Some(
