@@ -923,13 +923,22 @@ mod tests {
         let mut answer = plan_of(lists, pools());
         assert_eq!(answer.refused.remove(0).machines, ["new machines of NodePool n/workers"]);
         // The selected Namespace does not exist yet.
-        let shared = |name: &str, network: &str| {
-            pool(name, &json!({"namespaceSelector": {"matchLabels": {"vlan": "10"}}, "network": network}))
+        let both = |selector: Value| {
+            let shared =
+                |name: &str, network: &str| pool(name, &json!({"namespaceSelector": selector, "network": network}));
+            let lists = Lists { namespaces: Some(std::collections::BTreeMap::new()), ..whole() };
+            refusals(lists, vec![shared("a", "infra/vlan10"), shared("b", "infra/vlan20")])
         };
-        let lists = Lists { namespaces: Some(std::collections::BTreeMap::new()), ..whole() };
         let new = "new machines in a new namespace | a, b | pools a and b both select the machine for interface eno101, expected \
                    one pool";
-        assert_eq!(refusals(lists, vec![shared("a", "infra/vlan10"), shared("b", "infra/vlan20")]), [new]);
+        assert_eq!(both(json!({"matchLabels": {"vlan": "10"}})), [new]);
+        // A second requirement excludes a value, or every value.
+        let requires = |values: &[&str]| {
+            let not = json!({"key": "vlan", "operator": "NotIn", "values": values});
+            json!({"matchExpressions": [{"key": "vlan", "operator": "In", "values": ["10", "20"]}, not]})
+        };
+        assert_eq!(both(requires(&["10"])), [new]);
+        assert_eq!(both(requires(&["10", "20"])), [""; 0]);
         // The machine has no interface on the network of the pool.
         let mut lists = whole();
         for index in 0..7 {

@@ -117,8 +117,8 @@ fn complete(lists: &Lists, pools: &Pools, planned: &BTreeSet<PoolId>) -> (Select
         let selector = selector.and_then(|selector| Selector::try_from(selector).ok());
         if let (Some(namespaces), Some(selector)) = (&mut namespaces, selector)
             && !namespaces.values().any(|labels| selector.matches(labels))
+            && let Some(labels) = labels_of(&selector).next()
         {
-            let labels = labels_of(&selector).remove(0);
             let name = labels.get("kubernetes.io/metadata.name").cloned();
             let name = name.unwrap_or_else(|| format!("new-{}", made_up.len()));
             made_up.insert(name.clone());
@@ -149,7 +149,7 @@ fn examples<'s>(
     let of_selector = move |(namespace, selector): (&str, &Selector)| {
         let place =
             if made_up.contains(namespace) { "a new namespace".to_owned() } else { format!("namespace {namespace}") };
-        let examples = labels_of(selector).into_iter().filter(|labels| selector.matches(labels)).map(|labels| {
+        let examples = labels_of(selector).map(|labels| {
             let text: Vec<String> = labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
             let with = if text.is_empty() { String::new() } else { format!(" with {}", text.join(",")) };
             Example { title: format!("new machines in {place}{with}"), namespace: namespace.to_owned(), labels }
@@ -159,16 +159,24 @@ fn examples<'s>(
     Box::new(selection.selectors_of(id).flat_map(of_selector))
 }
 
-/// Returns sets of labels for a selector, each with as few labels as possible. Each value of a requirement with `In` is
-/// in at least one set. The caller must check whether a set matches the selector: two requirements can contradict each
-/// other.
-fn labels_of(selector: &Selector) -> Vec<BTreeMap<String, String>> {
+/// Returns sets of labels that a selector selects, each with as few labels as possible. Each value of a requirement with
+/// `In` is in at least one set, unless another requirement excludes the value. If two requirements contradict each other,
+/// there is no set.
+fn labels_of(selector: &Selector) -> impl Iterator<Item = BTreeMap<String, String>> {
+    let expressions: Vec<Expression> = selector.clone().into_iter().collect();
+    let is_possible = |key: &str, value: &str| {
+        expressions.iter().all(|expression| match expression {
+            Expression::NotIn(of, values) => of != key || !values.contains(value),
+            Expression::NotEqual(of, other) => of != key || other != value,
+            Expression::Equal(..) | Expression::In(..) | Expression::Exists(_) | Expression::DoesNotExist(_) => true,
+        })
+    };
     let (mut first, mut others) = (BTreeMap::new(), Vec::new());
-    for expression in selector.clone() {
+    for expression in expressions.clone() {
         match expression {
             Expression::Equal(key, value) => drop(first.insert(key, value)),
             Expression::In(key, values) => {
-                let mut values = values.into_iter();
+                let mut values = values.into_iter().filter(|value| is_possible(&key, value));
                 first.extend(values.next().map(|value| (key.clone(), value)));
                 others.extend(values.map(|value| (key.clone(), value)));
             }
@@ -177,7 +185,8 @@ fn labels_of(selector: &Selector) -> Vec<BTreeMap<String, String>> {
         }
     }
     let other = |(key, value): (String, String)| first.clone().into_iter().chain([(key, value)]).collect();
-    [first.clone()].into_iter().chain(others.into_iter().map(other)).collect()
+    let others: Vec<_> = others.into_iter().map(other).collect();
+    [first].into_iter().chain(others).filter(|labels| selector.matches(labels))
 }
 
 /// Returns a machine with these labels, and with an interface on the network of each pool that selects the machine.
