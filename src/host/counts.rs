@@ -15,7 +15,7 @@
 //! | `outside` | held addresses that their pool does not offer, or no longer offers. They are not in `total`, or count as `excluded` |
 //! | `waiting` | claims and machines that wait for an address |
 //! | `outdated` | machines whose guests run with earlier network data |
-//! | `leftAlone` | machines that already ran when their pool was created |
+//! | `leftAlone` | machines that already ran without network data when a pool first selected them |
 
 /// A count of a pool. Each count has a word.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -44,7 +44,7 @@ pub enum Count {
     Waiting,
     /// Machines whose guests run with earlier network data.
     Outdated,
-    /// Machines that already ran when their pool was created.
+    /// Machines that already ran without network data when a pool first selected them.
     LeftAlone,
 }
 
