@@ -222,6 +222,14 @@ fn an_update_ends_a_replica_only_after_a_new_replica_is_ready() {
 }
 
 #[test]
+fn a_pod_of_the_manager_is_killed_only_after_the_longest_end_of_the_program() {
+    for folder in INSTALLED {
+        let seconds = [10, 10, 5, 5, 1].into_iter().sum::<u64>();
+        assert!(pod(&render(folder)).0["terminationGracePeriodSeconds"].as_u64().unwrap() > seconds);
+    }
+}
+
+#[test]
 fn the_service_selects_the_pods_and_the_ports_of_the_manager() {
     let objects = render("default");
     let (service, deployment) = (object(&objects, "Service", SERVICE), object(&objects, "Deployment", MANAGER));
