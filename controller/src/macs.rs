@@ -40,7 +40,7 @@ use crate::cluster::edit::pointer;
 use crate::cluster::events::{Events, reference};
 use crate::cluster::key::Key;
 use crate::cluster::object::{Object, version_of};
-use crate::cluster::request::{Error, Refusal, ask, stored};
+use crate::cluster::request::{Error, Refusal, ask, find, stored};
 use crate::cluster::watch::{Change, Known, changes};
 use crate::kinds::mac_pool::{MACPool, mac_lease_name};
 use crate::kinds::pool::{LeaseSpec, StaticIPLease};
@@ -453,7 +453,7 @@ impl Macs {
             Ok(object) => Ok((Outcome::Vm(object), true)),
             Err(error) => match error.refusal() {
                 Some(Refusal::Absent) => Ok((Outcome::Nothing, false)),
-                Some(Refusal::Other | Refusal::ForGood(_)) => match ask(vms.get_opt(&key.name)).await? {
+                Some(Refusal::Other | Refusal::ForGood(_)) => match ask(find(&vms, &key.name)).await? {
                     Some(object) if object.metadata.resource_version == tested => Err(error),
                     object => Ok((object.map_or(Outcome::Nothing, Outcome::Vm), false)),
                 },
@@ -487,7 +487,7 @@ impl Macs {
     /// Reads the lease of an address.
     async fn read(&self, address: MacAddr) -> Result<Outcome, Error> {
         let name = mac_lease_name(address);
-        Ok(ask(self.leases().get_opt(&name)).await?.map_or(Outcome::LeaseGone(name), Outcome::Lease))
+        Ok(ask(find(&self.leases(), &name)).await?.map_or(Outcome::LeaseGone(name), Outcome::Lease))
     }
 
     /// Reads the machine that a lease names. Releases the lease if the VirtualMachine is gone and no instance has the
@@ -496,8 +496,8 @@ impl Macs {
         let holder = &lease.holder;
         let api = |kind: ApiResource| Api::<Object>::namespaced_with(self.client.clone(), &holder.namespace, &kind);
         // The VirtualMachine is read first: once it is gone, KubeVirt creates no instance for it.
-        let vm = ask(api(virtual_machines()).get_opt(&holder.name)).await?;
-        let instance = ask(api(instances()).get_opt(&holder.name)).await?;
+        let vm = ask(find(&api(virtual_machines()), &holder.name)).await?;
+        let instance = ask(find(&api(instances()), &holder.name)).await?;
         let is_there = vm.as_ref().is_some_and(|vm| vm.metadata.uid.as_ref() == Some(&holder.uid));
         let is_used = instance.as_ref().is_some_and(|instance| Guest::read(instance).all.contains_key(&address));
         if is_there || is_used {

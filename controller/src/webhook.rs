@@ -29,8 +29,10 @@ use kube::core::admission::{AdmissionRequest, AdmissionResponse, Operation};
 use kube::{Api, Client, Resource};
 use serde_json::Value;
 
+use crate::cluster::client::if_served;
 use crate::cluster::key::{Key, PoolId};
 use crate::cluster::object::Object;
+use crate::cluster::request::find;
 use crate::kinds::kubevirt_machine::{ALLOCATION_ANNOTATION, recorded_addresses};
 use crate::kinds::lease_name::lease_name;
 use crate::kinds::mac_pool::MACPool;
@@ -259,7 +261,7 @@ impl Webhooks {
         }
         let secrets: Api<Object> =
             Api::namespaced_with(self.client.clone(), namespace, &ApiResource::erase::<Secret>(&()));
-        let secret = secrets.get_opt(name).await?;
+        let secret = find(&secrets, name).await?;
         Ok(secret
             .is_some_and(|secret| secret.metadata.annotations.unwrap_or_default().contains_key(ALLOCATION_ANNOTATION)))
     }
@@ -277,7 +279,8 @@ impl Webhooks {
             return self.held_without_machine(machine, pools).await;
         }
         let machines: Api<Object> = Api::namespaced_with(self.client.clone(), &key.namespace, &kubevirt_machines());
-        let Some(object) = machines.get_opt(&key.name).await? else {
+        let read = find(&machines, &key.name).await;
+        let Some(object) = if_served(&self.client, &kubevirt_machines(), read).await?.flatten() else {
             return self.held_without_machine(machine, pools).await;
         };
         let leases: Api<Object> = Api::all_with(self.client.clone(), &ApiResource::erase::<StaticIPLease>(&()));
@@ -287,7 +290,7 @@ impl Webhooks {
             names.extend(networks.filter_map(|network| lease_name(address, network).ok()));
         }
         for name in names.into_iter().take(MOST_RECORDED) {
-            let lease = leases.get_opt(&name).await?.map(|mut lease| lease.data["spec"].take());
+            let lease = find(&leases, &name).await?.map(|mut lease| lease.data["spec"].take());
             let Some(lease) = lease.and_then(|spec| serde_json::from_value::<LeaseSpec>(spec).ok()) else { continue };
             let Holder { kind, namespace, name, .. } = &lease.holder;
             let is_own = *kind == HolderKind::KubevirtMachine && (namespace, name) == (&key.namespace, &key.name);

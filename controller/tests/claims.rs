@@ -172,6 +172,39 @@ async fn a_leader_without_the_kinds_of_cluster_api_is_ready() {
     Controller::start(&cluster, &site).until_ready().await;
 }
 
+#[tokio::test]
+async fn a_claim_whose_kind_seems_not_to_be_served_keeps_its_address() {
+    let server = Server::start().await;
+    let cluster = Cluster::of(&server).await;
+    let site = Site::new(&cluster).await;
+    site.pool("p", &["10.0.0.8/32"]).await;
+    let _leader = Controller::start(&cluster, &site);
+    site.claim("a", &json!({})).await;
+    assert_eq!(site.address_of("a").await, "10.0.0.8");
+    site.claim("b", &json!({})).await;
+    site.until_not_ready("b", "PoolExhausted").await;
+    let failed = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&failed);
+    server.set_faults(move |call| {
+        let is_of_claims = call.group == "ipam.cluster.x-k8s.io" && !matches!(call.verb, "list" | "watch");
+        if call.user != CONTROLLER || !is_of_claims {
+            return Fault::None;
+        }
+        counted.fetch_add(1, Ordering::SeqCst);
+        Fault::Unserved
+    });
+    // The next pass of the claim writes the status again.
+    let removed = json!({"status": {"addressRef": null, "conditions": null}});
+    site.claims.patch_status("a", &PatchParams::default(), &Patch::Merge(removed)).await.unwrap();
+    poll("three requests", async || (failed.load(Ordering::SeqCst) >= 3).then_some(())).await;
+    let held = [("10.0.0.8".to_owned(), "a".to_owned())];
+    assert_eq!((site.held().await, site.given().await), (held.to_vec(), held.to_vec()));
+    server.clear_faults();
+    assert_eq!(site.address_of("a").await, "10.0.0.8");
+    site.until_not_ready("b", "PoolExhausted").await;
+    assert_eq!((site.held().await, site.given().await), (held.to_vec(), held.to_vec()));
+}
+
 /// Creates a pool of one address. Returns an IPAddress with this address, whose claim does not exist.
 async fn restored(site: &Site) -> Value {
     site.pool("p", &["10.0.0.8/32"]).await;

@@ -1,5 +1,6 @@
 //! Checks the order of the layers of the controller, and that no two files use each other's items.
 
+use std::fs;
 use std::path::Path;
 
 #[path = "../../tests/support/imports.rs"]
@@ -61,4 +62,18 @@ fn no_two_files_use_items_of_each_other() {
     let imports = imports();
     assert_eq!(circles(&imports), Vec::<Vec<String>>::new());
     assert_eq!(circles(&between_modules(&imports)), Vec::<Vec<String>>::new());
+}
+
+/// For kube's `get_opt`, each answer with the code 404 means that the object does not exist, even that of a proxy. The program
+/// releases addresses of objects that do not exist, so it reads with `cluster::request::find`.
+#[test]
+fn no_file_reads_objects_with_the_optional_reads_of_kube() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let names = [".get_opt(", "::get_opt(", "get_metadata_opt(", "is_not_found("];
+    let uses = |file: &&String| {
+        let text = fs::read_to_string(folder.join(file.as_str())).unwrap();
+        names.iter().any(|name| text.contains(name))
+    };
+    let files = imports();
+    assert_eq!(files.keys().filter(uses).collect::<Vec<_>>(), Vec::<&String>::new());
 }

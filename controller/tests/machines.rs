@@ -309,13 +309,14 @@ async fn two_leaders_at_once_give_each_machine_one_address() {
 async fn a_failed_read_of_the_objects_of_a_machine_releases_no_address() {
     let server = Server::start().await;
     let cluster = Cluster::of(&server).await;
-    let hosted = hosted(&cluster, &["10.0.0.8/31"]).await;
+    let hosted = hosted(&cluster, &["10.0.0.8/30"]).await;
     let _leader = lead(&cluster);
-    hosted.scale("workers", 2).await;
-    for name in ["workers-0", "workers-1"] {
+    hosted.scale("workers", 3).await;
+    for name in ["workers-0", "workers-1", "workers-2"] {
         hosted.until_running(name).await;
     }
-    for (fault, name) in [(Fault::LostRequest, "workers-1"), (Fault::Status(503), "workers-0")] {
+    let faults = [Fault::LostRequest, Fault::Status(503), Fault::Unserved];
+    for (fault, name) in faults.into_iter().zip(["workers-2", "workers-1", "workers-0"]) {
         let held = hosted.held().await;
         let failed = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&failed);

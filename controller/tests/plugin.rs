@@ -6,14 +6,15 @@ use std::sync::Arc;
 
 use glowplug_controller::kinds::cluster_api::Kinds;
 use glowplug_controller::kinds::mac_pool::MACPool;
-use glowplug_controller::kinds::pool::{PoolSpec, StaticIPLease, StaticIPPool};
+use glowplug_controller::kinds::pool::{PoolSpec, StaticIPLease, StaticIPPool, definitions};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Namespace, Secret};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use k8s_openapi::jiff::Timestamp;
-use kube::Api;
 use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
+use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
@@ -215,11 +216,21 @@ async fn the_errors_of_the_plugin_name_the_files_and_objects_that_it_cannot_find
     let error =
         format!("reading {file}: items[0].kind: unknown \"A\", {expected}; items[1].kind: unknown \"B\", {expected}");
     assert_eq!(plugin.run(&["adopt", "--file", &file]).await, failed(&error));
+    // A proxy that does not know the path gives the same answer as an API server that does not serve the kind.
+    server.set_faults(|call| if call.group == "ipam.glowplug.dev" { Fault::Unserved } else { Fault::None });
+    let commands =
+        [(&["status"][..], "staticippools"), (&["audit"], "staticipleases"), (&["why", "n/w"], "staticippools")];
+    let answer = "the API server answered 404 Failed to parse error data: 404 page not found";
+    for (command, kind) in commands {
+        assert_eq!(plugin.run(command).await, failed(&format!("listing {kind}: {answer}")));
+    }
+    server.clear_faults();
     // If the API server does not serve the kinds of the controller, no pool can be found.
-    server.set_faults(|call| if call.group == "ipam.glowplug.dev" { Fault::Status(404) } else { Fault::None });
-    for (command, kind) in
-        [(&["status"][..], "staticippools"), (&["audit"], "staticipleases"), (&["why", "n/w"], "staticippools")]
-    {
+    for definition in definitions() {
+        let all: Api<CustomResourceDefinition> = Api::all(cluster.client());
+        all.delete(&definition.name_any(), &DeleteParams::default()).await.unwrap();
+    }
+    for (command, kind) in commands {
         let error = format!("the API server has no {kind}.ipam.glowplug.dev: apply the definitions of glowplug");
         assert_eq!(plugin.run(command).await, failed(&error));
     }

@@ -27,10 +27,10 @@ use tokio::sync::{mpsc, watch};
 use crate::claims::ipam::decision::{Guest, Recorded, Serving, Step, View, decide, record};
 use crate::claims::ipam::known_ipam_claims::{IpamKind, KnownIpamClaims};
 use crate::claims::requests::{Provider, is_gone, json_patch};
-use crate::cluster::client::serves;
+use crate::cluster::client::{if_served, serves};
 use crate::cluster::key::{Key, PoolId};
 use crate::cluster::object::{Object, version_of};
-use crate::cluster::request::{self, ask, list, one_line, stored};
+use crate::cluster::request::{self, ask, find, list, one_line, stored};
 use crate::cluster::watch::{Change, changes};
 use crate::kinds::ipam_claim::{Failure, IpamClaim, IpsAllocated, ipam_claims, network_attachments};
 use crate::kinds::pool::HolderKind;
@@ -238,7 +238,7 @@ impl Work<'_> {
                 self.publish(view, &state);
             }
             Step::ReadGuests(names) => {
-                view.guests = Some(read_guests(&self.provider.api(&instances(), &key), names).await?);
+                view.guests = Some(read_guests(&self.provider.client, &key.namespace, names).await?);
             }
             Step::Adopt(record, network) => {
                 view.problem = Some(self.provider.adopt(record, &network).await?);
@@ -370,20 +370,22 @@ impl Work<'_> {
     }
 }
 
-/// Reads the instances with these names. A claim can name any number of virtual machines as owners. So if there are
-/// many names, the instances come from a list of the namespace.
-async fn read_guests(instances: &Api<Object>, names: BTreeSet<String>) -> Result<Vec<Guest>, Error> {
-    let mut guests = Vec::new();
+/// Reads the instances with these names in a namespace. Without KubeVirt, there are no instances. A claim can name any
+/// number of virtual machines as owners. So if there are many names, the instances come from a list of the namespace.
+async fn read_guests(client: &Client, namespace: &str, names: BTreeSet<String>) -> Result<Vec<Guest>, Error> {
+    let (kind, mut guests) = (instances(), Vec::new());
+    let instances: Api<Object> = Api::namespaced_with(client.clone(), namespace, &kind);
     if names.len() <= MOST_GUESTS {
         for name in names {
-            let guest = ask(instances.get_opt(&name)).await?;
-            guests.extend(guest.map(|guest| guest_of(name, guest.metadata)));
+            let guest = ask(async { if_served(client, &kind, find(&instances, &name).await).await }).await?;
+            guests.extend(guest.flatten().map(|guest| guest_of(name, guest.metadata)));
         }
         return Ok(guests);
     }
     let mut params = ListParams::default().limit(PAGE);
     loop {
-        let page = ask(instances.list(&params)).await?;
+        let page = ask(async { if_served(client, &kind, instances.list(&params).await).await }).await?;
+        let Some(page) = page else { return Ok(guests) };
         let named = page.items.into_iter().filter_map(|guest| Some((guest.metadata.name.clone()?, guest.metadata)));
         guests.extend(named.filter(|(name, _)| names.contains(name)).map(|(name, metadata)| guest_of(name, metadata)));
         match page.metadata.continue_.filter(|token| !token.is_empty()) {

@@ -19,7 +19,7 @@ use tracing::field::display;
 use crate::cluster::events::{Events, reference};
 use crate::cluster::key::{Key, PoolId};
 use crate::cluster::object::Object;
-use crate::cluster::request::{self, ask, list};
+use crate::cluster::request::{self, ask, find, list};
 use crate::ledger::adoption;
 use crate::ledger::registry::RegistryHandle;
 use crate::metrics::Metrics;
@@ -90,7 +90,7 @@ impl Provider {
     ) -> Result<(), Error> {
         loop {
             let before = known();
-            let object = ask(self.api(kind, key).get_opt(&key.name)).await?;
+            let object = ask(find(&self.api(kind, key), &key.name)).await?;
             if take(before, object) {
                 return Ok(());
             }

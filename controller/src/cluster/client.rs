@@ -14,7 +14,7 @@ use kube::{Client, Config, Error};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::cluster::request::{Refusal, refusal, with_causes};
+use crate::cluster::request::with_causes;
 use crate::cluster::term::{Term, Writes};
 use crate::metrics::Metrics;
 
@@ -149,16 +149,36 @@ pub fn of_leader(client: &Client, term: Term, current: watch::Receiver<Option<Te
     Client::new(tower::service_fn(send), namespace)
 }
 
-/// Whether the API server serves a kind in the version of `resource`.
+/// Whether the API server serves a kind in the version of `resource`, according to its list of groups and versions.
+///
+/// An answer with the code 404 is no proof that a kind is not served: it may come from a proxy in front of the API
+/// server, or from an API server that still starts.
 ///
 /// # Errors
 ///
-/// The request failed.
+/// A request failed.
 pub async fn serves(client: &Client, resource: &ApiResource) -> kube::Result<bool> {
-    match client.list_api_group_resources(&resource.api_version).await {
-        Ok(list) => Ok(list.resources.iter().any(|served| served.name == resource.plural)),
-        Err(error) if refusal(&error) == Some(Refusal::Absent) => Ok(false),
-        Err(error) => Err(error),
+    let ApiResource { group, api_version, plural, .. } = resource;
+    if group.is_empty() {
+        return Ok(true);
+    }
+    let groups = client.list_api_groups().await?.groups.into_iter().filter(|served| served.name == *group);
+    if !groups.flat_map(|served| served.versions).any(|version| version.group_version == *api_version) {
+        return Ok(false);
+    }
+    let list = client.list_api_group_resources(api_version).await?;
+    Ok(list.resources.iter().any(|served| served.name == *plural))
+}
+
+/// Returns the answer to a read of objects of `resource`. `None`: the API server does not serve this kind.
+///
+/// # Errors
+///
+/// The read failed, or the API server could not be asked whether it serves the kind.
+pub async fn if_served<T>(client: &Client, resource: &ApiResource, answer: kube::Result<T>) -> kube::Result<Option<T>> {
+    match answer {
+        Err(Error::Api(status)) if status.code == 404 && !serves(client, resource).await? => Ok(None),
+        answer => answer.map(Some),
     }
 }
 
@@ -299,6 +319,75 @@ mod tests {
         let client = naming_server(&client, &server);
         let error = "ServiceError: https://api.example.com:6443: TLS required but no TLS stack selected";
         assert_eq!((client.default_namespace(), &*send(&client, Method::GET).await.unwrap()), ("shop", error));
+    }
+
+    /// The list of groups, and the list of the kinds of a version, with one kind.
+    const GROUPS: (&str, u16, &str) = (
+        "/apis",
+        200,
+        r#"{"groups": [{"name": "g.example", "versions": [{"groupVersion": "g.example/v1", "version": "v1"}]}]}"#,
+    );
+    const KINDS: (&str, u16, &str) = (
+        "/apis/g.example/v1",
+        200,
+        r#"{"groupVersion": "g.example/v1",
+            "resources": [{"name": "as", "kind": "A", "namespaced": true, "singularName": "a", "verbs": []}]}"#,
+    );
+
+    /// Returns a client whose API server answers each path with this code and body, and other paths with 404.
+    fn answering(answers: &'static [(&'static str, u16, &'static str)]) -> Client {
+        let answer = move |request: http::Request<Body>| async move {
+            let known = answers.iter().find(|(path, ..)| *path == request.uri().path());
+            let (code, body) = known.map_or((404, "404 page not found"), |(_, code, body)| (*code, *body));
+            Ok::<_, Error>(http::Response::builder().status(code).body(Body::from(body.as_bytes().to_vec())).unwrap())
+        };
+        Client::new(tower::service_fn(answer), "shop")
+    }
+
+    #[tokio::test]
+    async fn a_kind_is_not_served_if_the_list_of_groups_or_the_list_of_its_version_lacks_it() {
+        let kind = |group: &str, version: &str, plural: &str| {
+            ApiResource::from_gvk_with_plural(&kube::api::GroupVersionKind::gvk(group, version, "A"), plural)
+        };
+        let served = async |answers, resource: &ApiResource| {
+            let answer = serves(&answering(answers), resource).await;
+            answer.map_err(|error| crate::cluster::request::Reason(&error).to_string())
+        };
+        for (group, version, plural, expected) in [
+            ("g.example", "v1", "as", true),
+            ("g.example", "v1", "bs", false),
+            ("g.example", "v2", "as", false),
+            ("h.example", "v1", "as", false),
+            ("", "v1", "secrets", true),
+        ] {
+            let resource = kind(group, version, plural);
+            assert_eq!(served(&[GROUPS, KINDS], &resource).await, Ok(expected), "{resource:?}");
+        }
+        // A proxy answers in place of the API server, or the list of groups is older than the kinds.
+        let unknown = Err("the API server answered 404 Failed to parse error data: 404 page not found".to_owned());
+        for answers in [&[][..], &[GROUPS], &[KINDS]] {
+            assert_eq!(served(answers, &kind("g.example", "v1", "as")).await, unknown);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_read_of_a_kind_that_is_not_served_has_no_answer_and_a_failed_read_is_an_error() {
+        const NONE: (&str, u16, &str) = ("/apis", 200, r#"{"groups": []}"#);
+        let resource =
+            ApiResource::from_gvk_with_plural(&kube::api::GroupVersionKind::gvk("g.example", "v1", "A"), "as");
+        let failed = |code: u16| -> kube::Result<u8> {
+            Err(Error::Api(Box::new(kube::core::Status { code, ..kube::core::Status::default() })))
+        };
+        let read = async |answers, answer| {
+            let read = if_served(&answering(answers), &resource, answer).await;
+            read.map_err(|error| crate::cluster::request::Reason(&error).to_string())
+        };
+        assert_eq!(read(&[NONE], Ok(7)).await, Ok(Some(7)));
+        assert_eq!(read(&[NONE], failed(404)).await, Ok(None));
+        assert_eq!(read(&[NONE], failed(503)).await, Err("the API server answered 503".to_owned()));
+        assert_eq!(read(&[GROUPS, KINDS], failed(404)).await, Err("the API server answered 404".to_owned()));
+        let unknown = "the API server answered 404 Failed to parse error data: 404 page not found";
+        assert_eq!(read(&[], failed(404)).await, Err(unknown.to_owned()));
     }
 
     #[tokio::test]

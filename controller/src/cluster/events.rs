@@ -137,7 +137,10 @@ mod tests {
         let causes = json!([{"reason": "NamespaceTerminating", "message": "x", "field": "metadata.namespace"}]);
         let forbidden = |details| json!({"status": "Failure", "code": 403, "reason": "Forbidden", "message": "x", "details": details});
         assert!(is_quiet(forbidden(json!({"causes": causes}))));
-        assert!(is_quiet(json!({"status": "Failure", "code": 404, "reason": "NotFound", "message": "x"})));
+        assert!(is_quiet(json!({
+            "status": "Failure", "code": 404, "reason": "NotFound", "message": "x",
+            "details": {"name": "n", "kind": "namespaces"},
+        })));
         assert!(!is_quiet(forbidden(json!({}))), "a right is missing");
         assert!(!is_quiet(json!({"status": "Failure", "code": 500, "reason": "InternalError", "message": "x"})));
     }

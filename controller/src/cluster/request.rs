@@ -5,10 +5,13 @@ use std::fmt;
 use std::future::Future;
 use std::time::Duration;
 
+use kube::Api;
 use kube::core::Status;
+use kube::core::response::StatusDetails;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::cluster::backoff::BackOff;
+use crate::cluster::object::Object;
 use crate::repeated::Repeated;
 
 /// Timeout of a request.
@@ -41,7 +44,7 @@ pub(crate) struct Reason<'e>(pub(crate) &'e kube::Error);
 /// A definite answer that a request has changed nothing.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Refusal<'e> {
-    /// 404: the API server has no such object or kind.
+    /// 404 with the reason `NotFound`: the API server has no such object, or no such namespace.
     Absent,
     /// 409: the API server has another version of the object, or already has an object of this name.
     Other,
@@ -90,12 +93,42 @@ pub(crate) async fn ask<T>(request: impl Future<Output = kube::Result<T>>) -> Re
     timeout(PATIENCE, request).await.map_err(|_| Error::Unanswered)?.map_err(Error::Request)
 }
 
+/// Reads an object. `None`: the object certainly does not exist.
+///
+/// Every part of the program reads with this function, because the absence of an object can release addresses. For
+/// [`Api::get_opt`] of kube, each answer with the code 404 means that the object does not exist.
+///
+/// # Errors
+///
+/// The request failed, or an answer with the code 404 does not say that this object does not exist.
+pub(crate) async fn find(api: &Api<Object>, name: &str) -> kube::Result<Option<Object>> {
+    let error = match api.get(name).await {
+        Ok(object) => return Ok(Some(object)),
+        Err(error) => error,
+    };
+    let plural = api.resource_url().rsplit('/').next();
+    let absent = absent(&error).filter(|absent| absent.name == name && Some(&*absent.kind) == plural);
+    if absent.is_some() { Ok(None) } else { Err(error) }
+}
+
+/// Returns the object that does not exist, according to the answer of an API server. `None`: the request failed for
+/// another reason.
+///
+/// A proxy in front of the API server, and the API server for a version of a kind that it does not serve, also answer
+/// with the code 404. Such an answer is a text, or has the reason `NotFound` without the name of an object. If a program
+/// in Go passes such an answer on, it adds the reason and the name, and names the answer as the cause.
+fn absent(error: &kube::Error) -> Option<&StatusDetails> {
+    let kube::Error::Api(status) = error else { return None };
+    let details = status.details.as_ref().filter(|details| !details.name.is_empty() && details.causes.is_empty());
+    details.filter(|_| status.code == 404 && status.reason == "NotFound")
+}
+
 /// Returns the definite answer that a request has changed nothing. `None`: the request may have had an effect, or a
 /// repetition of the request may succeed.
 pub(crate) fn refusal(error: &kube::Error) -> Option<Refusal<'_>> {
     let kube::Error::Api(status) = error else { return None };
     match status.code {
-        404 => Some(Refusal::Absent),
+        404 => absent(error).map(|_| Refusal::Absent),
         409 => Some(Refusal::Other),
         400 | 403 | 413 | 422 => Some(Refusal::ForGood(status)),
         _ => None,
@@ -197,10 +230,75 @@ pub(crate) fn one_line(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::api::core::v1::Secret;
+    use kube::Client;
+    use kube::api::ApiResource;
+    use kube::client::Body;
+    use serde_json::{Value, json};
+
     use super::*;
 
     fn error(code: u16) -> Error {
-        Error::Request(kube::Error::Api(Box::new(Status { code, ..Status::default() })))
+        let (reason, details) = match code {
+            404 => ("NotFound".to_owned(), Some(details(json!({"name": "a", "kind": "secrets"})))),
+            _ => (String::new(), None),
+        };
+        Error::Request(kube::Error::Api(Box::new(Status { code, reason, details, ..Status::default() })))
+    }
+
+    fn details(details: Value) -> StatusDetails {
+        serde_json::from_value(details).unwrap()
+    }
+
+    /// Reads Secret `n/a` from an API server that answers with this code and this body.
+    async fn found(code: u16, body: &str) -> Result<Option<Object>, String> {
+        let body = body.to_owned();
+        let answer = move |_: http::Request<Body>| {
+            let response = http::Response::builder().status(code).body(Body::from(body.clone().into_bytes())).unwrap();
+            async { Ok::<_, kube::Error>(response) }
+        };
+        let client = Client::new(tower::service_fn(answer), "n");
+        let secrets: Api<Object> = Api::namespaced_with(client, "n", &ApiResource::erase::<Secret>(&()));
+        find(&secrets, "a").await.map_err(|error| Reason(&error).to_string())
+    }
+
+    #[tokio::test]
+    async fn only_the_api_server_itself_says_that_an_object_does_not_exist() {
+        let status = |reason: &str, details: Value| {
+            json!({
+                "kind": "Status", "status": "Failure", "code": 404, "reason": reason, "message": "x", "details": details,
+            })
+            .to_string()
+        };
+        let absent = |name: &str, kind: &str| status("NotFound", json!({"name": name, "kind": kind}));
+        let object = json!({"metadata": {"namespace": "n", "name": "a"}});
+        assert_eq!(found(200, &object.to_string()).await, Ok(serde_json::from_value(object).unwrap()));
+        assert_eq!(found(404, &absent("a", "secrets")).await, Ok(None));
+        let not_found = "the API server answered 404 NotFound: x";
+        let cause = json!({"reason": "UnexpectedServerResponse", "message": "404 page not found"});
+        let passed_on = status("NotFound", json!({"name": "a", "kind": "secrets", "causes": [cause]}));
+        let nameless = [Value::Null, json!({}), json!({"kind": "secrets"})].map(|details| status("NotFound", details));
+        for body in [absent("b", "secrets"), absent("a", "namespaces"), passed_on].into_iter().chain(nameless) {
+            assert_eq!(found(404, &body).await, Err(not_found.to_owned()), "{body}");
+        }
+        let unserved = "the API server answered 404 Failed to parse error data: 404 page not found";
+        assert_eq!(found(404, "404 page not found\n").await, Err(unserved.to_owned()));
+        let other = "the API server answered 404 Other: x";
+        assert_eq!(found(404, &status("Other", json!({"name": "a", "kind": "secrets"}))).await, Err(other.to_owned()));
+        assert_eq!(
+            found(404, r#"{"message": "no route"}"#).await,
+            Err("the API server answered 0 no route".to_owned())
+        );
+    }
+
+    #[test]
+    fn an_answer_404_without_the_absent_object_is_no_refusal() {
+        for reason in ["", "NotFound", "Failed to parse error data"] {
+            let details = Some(details(json!({})));
+            let status = Status { code: 404, reason: reason.to_owned(), details, ..Status::default() };
+            let error = || Error::Request(kube::Error::Api(Box::new(status.clone())));
+            assert_eq!((error().refusal(), stored::<()>(Err(error())).is_err()), (None, true), "{reason}");
+        }
     }
 
     #[test]

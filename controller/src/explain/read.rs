@@ -10,9 +10,10 @@ use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{Api, ApiResource, ListParams};
 use kube::{Client, Error};
 
+use crate::cluster::client::serves;
 use crate::cluster::key::Key;
 use crate::cluster::object::Object;
-use crate::cluster::request::{Reason, Refusal, refusal};
+use crate::cluster::request::{Reason, find};
 use crate::kinds::pool::GROUP;
 
 /// Number of objects in one page of a list.
@@ -121,7 +122,7 @@ impl Reader {
         let listed = loop {
             let page = match api.list(&params).await {
                 Ok(page) => page,
-                Err(error) if count == 0 && refusal(&error) == Some(Refusal::Absent) => {
+                Err(error) if count == 0 && self.is_unserved(kind, &error).await => {
                     let ApiResource { plural, group, .. } = kind;
                     anyhow::ensure!(
                         group != GROUP,
@@ -129,8 +130,6 @@ impl Reader {
                     );
                     break Listed::Whole;
                 }
-                // If the API server does not serve the kind, it may also answer that a right is missing.
-                Err(error) if is_denied(&error) && !self.serves(kind).await => break Listed::Whole,
                 Err(error) if is_denied(&error) => {
                     self.note_lacking("list", kind, namespace);
                     break Listed::Denied;
@@ -200,16 +199,11 @@ impl Reader {
         Ok(())
     }
 
-    /// Asks the API server whether it serves a kind. Every user has the right to send this request.
-    async fn serves(&self, kind: &ApiResource) -> bool {
-        let answer = match kind.group.as_str() {
-            "" => return true,
-            _ => self.client.list_api_group_resources(&kind.api_version).await,
-        };
-        match answer {
-            Ok(served) => served.resources.iter().any(|served| served.name == kind.plural),
-            Err(error) => refusal(&error) != Some(Refusal::Absent),
-        }
+    /// Whether a request for objects of a kind failed because the API server does not serve the kind. The API server
+    /// may then answer that a right is missing. Every user has the right to ask for the served kinds.
+    async fn is_unserved(&self, kind: &ApiResource, error: &Error) -> bool {
+        let may_be = matches!(error, Error::Api(status) if matches!(status.code, 403 | 404));
+        may_be && matches!(serves(&self.client, kind).await, Ok(false))
     }
 
     /// Returns one object. `None`: the object does not exist, the API server does not serve its kind, or the user has
@@ -220,9 +214,8 @@ impl Reader {
     /// The request failed.
     pub async fn get(&self, kind: &ApiResource, key: &Key) -> anyhow::Result<Option<Object>> {
         let api: Api<Object> = Api::namespaced_with(self.client.clone(), &key.namespace, kind);
-        match api.get_opt(&key.name).await {
-            Err(error) if refusal(&error) == Some(Refusal::Absent) => Ok(None),
-            Err(error) if is_denied(&error) && !self.serves(kind).await => Ok(None),
+        match find(&api, &key.name).await {
+            Err(error) if self.is_unserved(kind, &error).await => Ok(None),
             Err(error) if is_denied(&error) => {
                 self.note_lacking("get", kind, Some(&key.namespace));
                 Ok(None)
@@ -241,7 +234,7 @@ impl Reader {
     /// The request failed.
     pub async fn has_namespace(&self, name: &str) -> anyhow::Result<bool> {
         let kind = ApiResource::erase::<Namespace>(&());
-        match Api::<Object>::all_with(self.client.clone(), &kind).get_opt(name).await {
+        match find(&Api::<Object>::all_with(self.client.clone(), &kind), name).await {
             Err(error) if is_denied(&error) => {
                 self.note_lacking("get", &kind, Some(name));
                 Ok(true)

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::cluster::digest::digest as digest_of;
 use crate::cluster::key::Key;
 use crate::cluster::object::Object;
-use crate::cluster::request::{Error, Refusal, ask};
+use crate::cluster::request::{Error, Refusal, ask, find};
 use crate::explain::read::{Reader, is_denied};
 use crate::explain::text::quoted;
 
@@ -110,7 +110,7 @@ impl Write {
             if !is_conflict || attempts.next().is_none() {
                 break error;
             }
-            match ask(api.get_opt(&self.key.name)).await {
+            match ask(find(&api, &self.key.name)).await {
                 Ok(Some(now)) if has_only_another_status(&self.read, &now.metadata) => {
                     self.patch["metadata"]["resourceVersion"] = json!(now.metadata.resource_version);
                 }

@@ -11,7 +11,7 @@ use kube::api::ApiResource;
 use kube::{Api, Client};
 
 use crate::cluster::object::Object;
-use crate::cluster::request::{Error, ask};
+use crate::cluster::request::{Error, ask, find};
 use crate::kinds::lease_name::lease_name;
 use crate::kinds::pool::{LeaseSpec, StaticIPLease};
 
@@ -26,7 +26,7 @@ pub(crate) async fn is_leased(
     // If the name of a lease cannot contain a network, the network has no pool, and so no lease.
     let Ok(name) = lease_name(address, network) else { return Ok(false) };
     let leases: Api<Object> = Api::all_with(client.clone(), &ApiResource::erase::<StaticIPLease>(&()));
-    let Some(lease) = ask(leases.get_opt(&name)).await? else { return Ok(false) };
+    let Some(lease) = ask(find(&leases, &name)).await? else { return Ok(false) };
     let spec = serde_json::from_value::<LeaseSpec>(lease.data["spec"].clone());
     Ok(spec.map_or(true, |spec| spec.released.is_none() && spec.holder.uid == uid))
 }

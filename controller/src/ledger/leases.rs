@@ -36,7 +36,7 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout};
 
 use crate::cluster::object::Object;
-use crate::cluster::request::{Error, PATIENCE, ask};
+use crate::cluster::request::{Error, PATIENCE, ask, find};
 use crate::cluster::watch::events;
 use crate::kinds::lease_name::{lease_name, parse_lease_name};
 use crate::kinds::pool::{Holder, LeaseSpec, StaticIPLease};
@@ -321,7 +321,7 @@ impl ApiLedger {
         let doubtful: Vec<_> =
             self.unsettled.iter().filter(|name| is(name, |known| known.is_doubtful)).cloned().collect();
         let read = stream::iter(doubtful).map(|name| async move {
-            let object = ask(api.get_opt(&name)).await;
+            let object = ask(find(api, &name)).await;
             (name, object)
         });
         let read: Vec<_> = self.runtime.block_on(read.buffered(IN_FLIGHT).collect());

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::cluster::key::Key;
 use crate::cluster::object::Object;
-use crate::cluster::request::{self, Refusal, ask, list, stored};
+use crate::cluster::request::{self, Refusal, ask, find, list, stored};
 use crate::kinds::cluster_api::IpAddress;
 use crate::kinds::kubevirt_machine;
 use crate::kinds::kubevirt_machine::{Given, NetworkSecret, OwnSecret, STATUS_MAP, addresses_of, note_update};
@@ -49,7 +49,7 @@ impl Work<'_> {
             }
             Step::ReadOtherSecret(name) => {
                 let secret = match is_object_name(&name) {
-                    true => ask(self.secrets(key).get_opt(&name)).await?.map(secret_in).transpose()?,
+                    true => ask(find(&self.secrets(key), &name)).await?.map(secret_in).transpose()?,
                     // A Secret with an invalid name cannot exist, and an invalid name must not become a part of a path.
                     false => None,
                 };
@@ -337,7 +337,7 @@ impl Work<'_> {
             return Ok(Response::Done);
         }
         // Another leader has created the claim first, or another author has created a claim of this name.
-        let claim = ask(self.api(kind, &key).get_opt(&key.name)).await?.ok_or(Error::Behind)?;
+        let claim = ask(find(&self.api(kind, &key), &key.name)).await?.ok_or(Error::Behind)?;
         let problem = match MachineClaim::read(claim.clone()) {
             Ok(known) => {
                 self.index().store(kind, claim);
@@ -362,7 +362,7 @@ impl Work<'_> {
 
     /// Reads an IPAddress of another provider.
     async fn read_address(&self, key: &Key, name: &str) -> Result<Response, Error> {
-        let address = ask(self.addresses(key)?.get_opt(name)).await?;
+        let address = ask(find(&self.addresses(key)?, name)).await?;
         Ok(Response::Address(Box::new(address.map(provider_address))))
     }
 

@@ -6,7 +6,7 @@ use kube::api::{DeleteParams, PostParams, Preconditions};
 
 use crate::cluster::key::Key;
 use crate::cluster::object::Object;
-use crate::cluster::request::{Error, ask, stored};
+use crate::cluster::request::{Error, ask, find, stored};
 use crate::kinds::kubevirt_machine::NetworkSecret;
 use crate::machines::view::View;
 use crate::machines::work::Work;
@@ -16,7 +16,7 @@ use crate::machines::work::Work;
 impl Work<'_> {
     /// Reads a Secret in the namespace of `vm`.
     pub(super) async fn secret(&self, vm: &Key, name: &str) -> Result<NetworkSecret, Error> {
-        let secret = ask(self.secrets(vm).get_opt(name)).await?.map(secret_in).transpose()?;
+        let secret = ask(find(&self.secrets(vm), name)).await?.map(secret_in).transpose()?;
         Ok(NetworkSecret::read(secret))
     }
 

@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 use crate::cluster::events::{self, Events};
 use crate::cluster::key::Key;
 use crate::cluster::object::{Object, version_of};
-use crate::cluster::request::{self, ask, list};
+use crate::cluster::request::{self, ask, find, list};
 use crate::cluster::watch::{Change, changes_of};
 use crate::kinds::cluster_api;
 use crate::kinds::kubevirt_machine;
@@ -160,7 +160,7 @@ impl Work<'_> {
     /// Reads an object from the API server into the index. A pass reads only objects of its own name.
     pub(super) async fn read(&self, kind: MachineKind, key: &Key) -> Result<Option<Object>, Error> {
         let known = self.index().version(kind, key);
-        let object = ask(self.api(kind, key).get_opt(&key.name)).await?;
+        let object = ask(find(&self.api(kind, key), &key.name)).await?;
         self.index().take(kind, key, known, object.clone());
         Ok(object)
     }

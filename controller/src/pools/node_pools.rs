@@ -26,11 +26,12 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep_until};
 
 use crate::cluster::backoff::{BackOff, Postponed};
+use crate::cluster::client::if_served;
 use crate::cluster::conditions::condition;
 use crate::cluster::events::{Events, reference};
 use crate::cluster::key::{Key, PoolId};
 use crate::cluster::object::Object;
-use crate::cluster::request::{Refusal, ask, stored};
+use crate::cluster::request::{Refusal, ask, find, stored};
 use crate::kinds::pool::{MachineNetwork, NodePoolRef, PoolSpec, StaticIPPool};
 use crate::kinds::virtual_machine::{hosted_clusters, node_pools};
 use crate::pools::selection::{MachinePool, Selection, cluster_of, has_config};
@@ -246,12 +247,10 @@ impl NodePools {
     /// no HostedCluster, the HostedCluster does not exist, or the API server does not serve its kind.
     async fn hosted_cluster(&self, key: &Key, node_pool: &Object) -> Result<Option<Object>, String> {
         let Some(name) = cluster_of(node_pool) else { return Ok(None) };
-        let api: Api<Object> = Api::namespaced_with(self.client.clone(), &key.namespace, &hosted_clusters());
-        match ask(api.get(name)).await {
-            Ok(object) => Ok(Some(object)),
-            Err(error) if error.refusal() == Some(Refusal::Absent) => Ok(None),
-            Err(error) => Err(error.to_string()),
-        }
+        let (client, kind) = (&self.client, hosted_clusters());
+        let api: Api<Object> = Api::namespaced_with(client.clone(), &key.namespace, &kind);
+        let read = ask(async { if_served(client, &kind, find(&api, name).await).await }).await;
+        read.map(Option::flatten).map_err(|error| error.to_string())
     }
 }
 

@@ -13,7 +13,7 @@ use kube::{Api, Client};
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use crate::cluster::client::serves;
+use crate::cluster::client::{if_served, serves};
 use crate::cluster::key::{Key, PoolId};
 use crate::cluster::newest::Newest;
 use crate::cluster::object::{Object, version_of};
@@ -179,12 +179,9 @@ impl SelectionCache {
             .chain(of_cluster.items)
             .filter(|object| self.scope.has_label(&object.metadata));
         let pools: Vec<_> = pools.map(|object| Arc::new(MachinePool::read(PoolObject::read(object)))).collect();
-        let node_pools = match self.node_pools.list(&ListParams::default()).await {
-            Ok(list) => list.items,
-            // The API server does not serve this kind, so there are no such objects.
-            Err(error) if refusal(&error) == Some(Refusal::Absent) => Vec::new(),
-            Err(error) => return Err(error),
-        };
+        let listed = self.node_pools.list(&ListParams::default()).await;
+        let listed = if_served(&self.client, &node_pools(), listed).await?;
+        let node_pools = listed.into_iter().flatten().map(Arc::new);
         let namespaces = match pools.iter().any(|pool| pool.selects_namespaces()) {
             true => match self.namespaces.list(&ListParams::default()).await {
                 Ok(list) => Some(list.items.into_iter().map(|object| labels_of(object.metadata)).collect()),
@@ -194,7 +191,7 @@ impl SelectionCache {
             // No pool needs the labels of Namespaces.
             false => Some(NamespaceLabels::new()),
         };
-        Ok(Selection::new(pools, node_pools.into_iter().map(Arc::new), namespaces.as_ref()))
+        Ok(Selection::new(pools, node_pools, namespaces.as_ref()))
     }
 
     /// Watches the objects and updates the cache, until the future is dropped.

@@ -13,7 +13,7 @@ use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
 use crate::cluster::object::Object;
-use crate::cluster::request::ask;
+use crate::cluster::request::{ask, find};
 use crate::kinds::pool::definitions;
 use crate::repeated::Repeated;
 
@@ -46,7 +46,7 @@ async fn check(client: &Client) -> Result<(), Problem> {
     let api: Api<Object> = Api::all_with(client.clone(), &ApiResource::erase::<CustomResourceDefinition>(&()));
     for known in definitions() {
         let name = known.name_any();
-        let stored = ask(api.get_opt(&name)).await;
+        let stored = ask(find(&api, &name)).await;
         let stored = stored.map_err(|error| Problem::Unread(format!("definition {name}: {error}")))?;
         let stored = stored.ok_or_else(|| Problem::Different(format!("definition {name} does not exist")))?;
         let stored = stored.parse().map_err(|error| Problem::Different(format!("definition {name}: {error}")))?;

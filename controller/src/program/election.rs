@@ -21,7 +21,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::cluster::object::{Object, version_of};
-use crate::cluster::request::Reason;
+use crate::cluster::request::{Reason, find};
 use crate::cluster::term::{Term, Writes};
 use crate::program::watchdog::Watchdog;
 use crate::repeated::Repeated;
@@ -188,7 +188,7 @@ impl Candidate {
     }
 
     async fn campaign(&mut self) -> kube::Result<()> {
-        let lease = self.api.get_opt(&self.name).await?.map(read).transpose()?;
+        let lease = find(&self.api, &self.name).await?.map(read).transpose()?;
         // The term is measured from this time. Other candidates measure from the time at which they see the write,
         // which is later.
         let now = Instant::now();
@@ -215,7 +215,7 @@ impl Candidate {
     }
 
     async fn resign(&mut self) -> kube::Result<()> {
-        let Some(mut lease) = self.api.get_opt(&self.name).await?.map(read).transpose()? else { return Ok(()) };
+        let Some(mut lease) = find(&self.api, &self.name).await?.map(read).transpose()? else { return Ok(()) };
         let spec = lease.spec.get_or_insert_default();
         if spec.holder_identity.as_ref() != Some(&self.view.identity) {
             return Ok(());

@@ -22,6 +22,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::cluster::key::{Key, PoolId};
 use crate::cluster::object::Object;
+use crate::cluster::request::find;
 use crate::kinds::cluster_api::FAMILY_ANNOTATION;
 use crate::kinds::lease_name::lease_name;
 use crate::kinds::pool::{
@@ -443,7 +444,7 @@ async fn leases_of(
 ) -> kube::Result<Vec<LeaseSpec>> {
     let objects: &Api<Object> = &Api::all_with(client.clone(), &ApiResource::erase::<StaticIPLease>(&()));
     let names = addresses.filter_map(|address| lease_name(address, network).ok()).take(MOST_NAMED);
-    let read = stream::iter(names).map(async |name| objects.get_opt(&name).await);
+    let read = stream::iter(names).map(async |name| find(objects, &name).await);
     let read: Vec<Option<Object>> = read.buffered(IN_FLIGHT).try_collect().await?;
     let spec = |mut lease: Object| serde_json::from_value(lease.data["spec"].take()).ok();
     Ok(read.into_iter().flatten().filter_map(spec).collect())

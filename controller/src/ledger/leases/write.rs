@@ -9,7 +9,7 @@ use kube::api::{ApiResource, DeleteParams, PostParams, Preconditions};
 
 use super::object::spec_of;
 use crate::cluster::object::Object;
-use crate::cluster::request::{Error, Refusal, refusal};
+use crate::cluster::request::{Error, Refusal, find, refusal};
 use crate::kinds::pool::{LeaseSpec, StaticIPLease};
 
 /// A lease to write.
@@ -83,13 +83,13 @@ impl Write {
             Some(Refusal::ForGood(status)) if self.version.is_some() => return Outcome::Denied(status.message.clone()),
             Some(Refusal::ForGood(status)) => Some(status.message.clone()),
             None => {
-                let is_doubtful = !matches!(&error, kube::Error::Api(status) if status.code < 500);
+                let is_doubtful = !matches!(&error, kube::Error::Api(status) if (400..500).contains(&status.code));
                 return Outcome::failed(error, is_doubtful);
             }
         };
         // The stored object decides the outcome. Even if the API server refuses a new lease, another leader may have
         // stored the lease before.
-        match (api.get_opt(&self.name).await, reason) {
+        match (find(api, &self.name).await, reason) {
             (Ok(Some(object)), _) if self.is_done_by(&object) => Outcome::Done(Some(object)),
             (Ok(None), Some(reason)) => Outcome::Denied(reason),
             (Ok(None), None) if self.spec.is_none() => Outcome::Done(None),

@@ -72,6 +72,7 @@ scenarios! {
     server::a_second_object_with_the_same_name_is_refused,
     server::the_name_of_an_object_has_at_most_253_bytes,
     server::no_object_can_be_created_in_a_namespace_that_does_not_exist,
+    server::the_answer_about_an_absent_object_differs_from_that_about_a_kind_that_is_not_served,
     server::a_replacement_needs_the_current_resource_version,
     server::a_replacement_without_a_change_makes_no_new_version,
     server::a_deletion_is_refused_if_its_preconditions_do_not_hold,

@@ -100,6 +100,48 @@ pub async fn no_object_can_be_created_in_a_namespace_that_does_not_exist(cluster
     assert_eq!(refusal(nowhere.create(&PostParams::default(), &secret("a", &json!({}))).await), is(404, "NotFound"));
 }
 
+/// Only an answer about an object has the reason `NotFound` and the name of the object.
+pub async fn the_answer_about_an_absent_object_differs_from_that_about_a_kind_that_is_not_served(cluster: &Cluster) {
+    let namespace = cluster.namespace().await;
+    let status = |result: kube::Result<DynamicObject>| match result.unwrap_err() {
+        kube::Error::Api(status) => {
+            let details = status.details.map(|it| (it.name, it.group, it.kind, it.causes.len())).unwrap_or_default();
+            (status.code, status.reason, details)
+        }
+        other => panic!("no answer of the server: {other}"),
+    };
+    let absent = |name: &str, group: &str, kind: &str| {
+        (404, "NotFound".to_owned(), (name.to_owned(), group.to_owned(), kind.to_owned(), 0))
+    };
+    let pools: Api<DynamicObject> =
+        Api::namespaced_with(cluster.client(), &namespace, &ApiResource::erase::<StaticIPPool>(&()));
+    let secrets: Api<DynamicObject> =
+        Api::namespaced_with(cluster.client(), "nowhere", &ApiResource::erase::<Secret>(&()));
+    let patch = Patch::Merge(json!({"metadata": {"labels": {"a": "b"}}}));
+    assert_eq!(status(pools.get("a").await), absent("a", "ipam.glowplug.dev", "staticippools"));
+    assert_eq!(status(pools.patch("a", &patched(), &patch).await), absent("a", "ipam.glowplug.dev", "staticippools"));
+    assert_eq!(
+        status(pools.patch_status("a", &patched(), &patch).await),
+        absent("a", "ipam.glowplug.dev", "staticippools")
+    );
+    assert_eq!(status(secrets.get("a").await), absent("a", "", "secrets"));
+    let object: DynamicObject = serde_json::from_value(json!({"metadata": {"name": "a"}})).unwrap();
+    assert_eq!(status(secrets.create(&PostParams::default(), &object).await), absent("nowhere", "", "namespaces"));
+    for (group, version, plural, reason) in [
+        ("ipam.glowplug.dev", "v1beta9", "staticippools", "Failed to parse error data"),
+        ("ipam.glowplug.dev", "v1alpha1", "others", "Failed to parse error data"),
+        ("apps", "v9", "deployments", "NotFound"),
+        ("apps", "v1", "others", "NotFound"),
+    ] {
+        let kind = kube::api::GroupVersionKind::gvk(group, version, "Other");
+        let kind = ApiResource::from_gvk_with_plural(&kind, plural);
+        let api: Api<DynamicObject> = Api::namespaced_with(cluster.client(), &namespace, &kind);
+        let unserved = (404, reason.to_owned(), Default::default());
+        assert_eq!(status(api.get("a").await), unserved, "{kind:?}");
+        assert_eq!(status(api.patch("a", &patched(), &patch).await), unserved, "{kind:?}");
+    }
+}
+
 pub async fn a_replacement_needs_the_current_resource_version(cluster: &Cluster) {
     let pools: Api<StaticIPPool> = Api::namespaced(cluster.client(), &cluster.namespace().await);
     let old = pools.create(&PostParams::default(), &pool("a")).await.unwrap();

@@ -41,6 +41,8 @@ pub enum Fault {
     None,
     /// The response has this status code, and nothing is changed.
     Status(u16),
+    /// The response is that of a server which does not serve the kind, and nothing is changed.
+    Unserved,
     /// The connection is closed, and nothing is changed.
     LostRequest,
     /// The request is processed, and the connection is closed without a response.
@@ -206,8 +208,7 @@ async fn serve(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Respon
     let is_metadata = header("accept").contains("as=PartialObjectMetadata");
     let Some(mut call) = parse(parts.method.as_str(), parts.uri.path()) else {
         let known = discovery(&lock(&shared.store), parts.uri.path());
-        let missing = || Refusal::new(404, "NotFound", "the server could not find the requested resource");
-        return Ok(known.map_or_else(|| refuse(&missing()), |document| answer(200, &document)));
+        return Ok(known.map_or_else(|| refuse(&Refusal::unserved()), |document| answer(200, &document)));
     };
     call.user = user.to_owned();
     call.user_agent = header("user-agent").to_owned();
@@ -228,6 +229,7 @@ async fn serve(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Respon
     match &fault {
         Fault::None | Fault::LostAnswer => {}
         Fault::Status(code) => return Ok(refuse(&Refusal::new(*code, "Fault", "a fault of the test"))),
+        Fault::Unserved => return Ok(refuse(&Refusal::unserved())),
         Fault::LostRequest => return Err(Lost),
         Fault::Hold(gate) | Fault::HoldAndLose(gate) => drop(gate.acquire().await),
     }
@@ -497,7 +499,10 @@ fn metadata_of(object: &Value) -> Value {
 }
 
 fn refuse(refusal: &Refusal) -> Response<Body> {
-    answer(refusal.code, &refusal.status())
+    match refusal.reason {
+        "" => reply(refusal.code, Full::new(Bytes::from(refusal.message.clone())).boxed_unsync()),
+        _ => answer(refusal.code, &refusal.status()),
+    }
 }
 
 fn answer(code: u16, document: &Value) -> Response<Body> {

@@ -26,13 +26,14 @@ pub struct Call {
     pub body: Value,
 }
 
-/// A response that is not the object: code, reason and message of a `Status`.
+/// A response that is not the object: code, reason, message and details of a `Status`. Without a reason, the response
+/// is the message as text.
 #[derive(Clone, Debug)]
 pub struct Refusal {
     pub code: u16,
     pub reason: &'static str,
     pub message: String,
-    causes: Value,
+    details: Value,
 }
 
 /// A kind that the server serves.
@@ -119,7 +120,7 @@ impl Call {
 
 impl Refusal {
     pub fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
-        Self { code, reason, message: message.into(), causes: json!([]) }
+        Self { code, reason, message: message.into(), details: json!({}) }
     }
 
     /// Returns the response to a creation in a namespace that is being deleted.
@@ -128,12 +129,25 @@ impl Refusal {
             "reason": "NamespaceTerminating", "message": format!("namespace {namespace} is being terminated"),
             "field": "metadata.namespace",
         });
-        Self { causes: json!([cause]), ..Self::new(403, "Forbidden", message) }
+        Self { details: json!({"causes": [cause]}), ..Self::new(403, "Forbidden", message) }
     }
 
     pub fn not_found(call: &Call) -> Self {
-        let name = call.name.as_deref().unwrap_or_default();
-        Self::new(404, "NotFound", format!("{}.{} {name:?} not found", call.plural, call.group))
+        Self::absent(call.name.as_deref().unwrap_or_default(), &call.group, &call.plural)
+    }
+
+    fn absent(name: &str, group: &str, plural: &str) -> Self {
+        let dot = if group.is_empty() { "" } else { "." };
+        let mut details = json!({"name": name, "kind": plural});
+        if !group.is_empty() {
+            details["group"] = group.into();
+        }
+        Self { details, ..Self::new(404, "NotFound", format!("{plural}{dot}{group} {name:?} not found")) }
+    }
+
+    /// Returns the response to a request for a kind that the server does not serve: a text.
+    pub fn unserved() -> Self {
+        Self::new(404, "", "404 page not found\n")
     }
 
     pub fn invalid(message: impl Into<String>) -> Self {
@@ -142,7 +156,7 @@ impl Refusal {
 
     pub fn status(&self) -> Value {
         json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": self.message,
-               "reason": self.reason, "code": self.code, "details": {"causes": self.causes}})
+               "reason": self.reason, "code": self.code, "details": self.details})
     }
 }
 
@@ -276,7 +290,11 @@ impl Store {
                 && kind.plural == call.plural
                 && kind.versions.iter().any(|(version, _)| *version == call.version)
         };
-        let missing = || Refusal::new(404, "NotFound", "the server could not find the requested resource");
+        let missing = || match self.kinds.iter().any(|kind| !kind.custom && kind.group == call.group) {
+            // The groups of the API server itself have another answer than those of CRDs.
+            true => Refusal::new(404, "NotFound", "the server could not find the requested resource"),
+            false => Refusal::unserved(),
+        };
         self.kinds.iter().find(served).cloned().ok_or_else(missing)
     }
 
@@ -483,7 +501,7 @@ impl Store {
         }
         if let Some(namespace) = call.namespace.as_deref().filter(|_| kind.namespaced) {
             let Some(object) = self.namespace(namespace) else {
-                return Err(Refusal::new(404, "NotFound", format!("namespaces {namespace:?} not found")));
+                return Err(Refusal::absent(namespace, "", "namespaces"));
             };
             if object["metadata"].get("deletionTimestamp").is_some() {
                 let problem = "unable to create new content in namespace";
