@@ -297,8 +297,7 @@ impl Work<'_> {
                     allocator.pool(&pool.to_string()).map(|pool| (pool.interface(), pool.network().to_owned()))?;
                 let key = claim.key();
                 // If an address cannot be read, the pass of the claim reports the error.
-                let addresses = claim.addresses().unwrap_or_default();
-                let record = record(&claim, addresses, &pool, interface);
+                let record = record(&claim, claim.readable_addresses(), &pool, interface);
                 let holder = &record.claimant.machine;
                 let is_held =
                     |address: &IpNetwork| allocator.leases_of(holder).any(|(_, held, _)| held == address.ip());

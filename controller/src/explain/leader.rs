@@ -209,7 +209,8 @@ impl Lists {
                 let pool = served.get(key)?;
                 Some((pool.clone(), allocator.pool(&pool.to_string())?.interface()))
             };
-            if let (Some((pool, interface)), Ok(addresses)) = (held.or_else(serving), claim.addresses()) {
+            if let Some((pool, interface)) = held.or_else(serving) {
+                let addresses = claim.readable_addresses();
                 recorded.inventory.records.push(ipam::decision::record(claim, addresses, &pool, interface));
             }
         }

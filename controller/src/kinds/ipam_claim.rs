@@ -193,13 +193,22 @@ impl IpamClaim {
     ///
     /// A message about the first string that is not an address.
     pub fn addresses(&self) -> Result<Vec<IpNetwork>, String> {
-        let read = |(index, text): (usize, &String)| {
+        self.read_ips().collect()
+    }
+
+    /// The addresses in the status, without the strings that are not addresses. A guest may use each of them.
+    #[must_use]
+    pub fn readable_addresses(&self) -> Vec<IpNetwork> {
+        self.read_ips().filter_map(Result::ok).collect()
+    }
+
+    fn read_ips(&self) -> impl Iterator<Item = Result<IpNetwork, String>> {
+        self.ips.iter().enumerate().map(|(index, text)| {
             let (address, length) =
                 parse_interface_address(text).map_err(|error| error.at(format!("status.ips[{index}]")).to_string())?;
             let with_length = length.and_then(|length| IpNetwork::new(address, length).ok());
             Ok(with_length.unwrap_or_else(|| IpNetwork::from(address)))
-        };
-        self.ips.iter().enumerate().map(read).collect()
+        })
     }
 
     /// Returns the JSON patch that sets this state in the status. `None`: the status already has this state.

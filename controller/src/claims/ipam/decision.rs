@@ -253,7 +253,10 @@ impl View {
         }
         let addresses = match claim.addresses() {
             Ok(addresses) => addresses,
-            Err(message) => return self.refuse(claim, Failure::AddressConflict, message, now),
+            Err(message) => {
+                let adoption = self.adopt_readable(claim, pool);
+                return adoption.unwrap_or_else(|| self.refuse(claim, Failure::AddressConflict, message, now));
+            }
         };
         if !addresses.is_empty() {
             return self.compare(claim, pool, facts, &addresses, now);
@@ -280,6 +283,18 @@ impl View {
             first.entry(Family::of(held.address.ip())).or_insert(held.address);
         }
         first.into_values().collect()
+    }
+
+    /// Returns the step that records the readable addresses of a status in which another address cannot be read. `None`:
+    /// the claim holds these addresses, or this pass has tried to record them.
+    fn adopt_readable(&self, claim: &IpamClaim, pool: &PoolId) -> Option<Step> {
+        let addresses = claim.readable_addresses();
+        let is_held = |ip: &IpNetwork| self.ledger.held.iter().any(|held| held.address.ip() == ip.ip());
+        if self.problem.is_some() || addresses.iter().all(is_held) {
+            return None;
+        }
+        let registered = self.ledger.pool.as_ref()?;
+        Some(Step::Adopt(record(claim, addresses, pool, registered.interface), registered.network.clone()))
     }
 
     /// Decides the next step from the addresses of the status and the leases of the claim.

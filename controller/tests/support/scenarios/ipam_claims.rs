@@ -6,7 +6,7 @@ use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::support::controller::{Controller, merge, until};
-use crate::support::ipam_claims::{PERSISTENT, Tenant, condition, owner};
+use crate::support::ipam_claims::{NETWORK, PERSISTENT, Tenant, condition, owner};
 use crate::support::{Cluster, until_event};
 
 async fn tenant(cluster: &Cluster, addresses: &[&str]) -> (Tenant, Controller) {
@@ -222,6 +222,34 @@ pub async fn ipam_claims_keep_the_addresses_that_they_have_when_a_leader_starts(
     tenant.claims.patch_status("twin.net1", &PatchParams::default(), &other).await.unwrap();
     until_no_duplicates(&tenant).await;
     assert_eq!(tenant.ips_of("twin").await, ["10.0.0.11/16"]);
+}
+
+pub async fn the_readable_addresses_of_an_ipam_claim_are_its_own_although_another_address_cannot_be_read(
+    cluster: &Cluster,
+) {
+    let tenant = Tenant::new(cluster).await;
+    tenant.pool(&["10.0.0.8/30"]).await;
+    let write = async |vm: &str, ips: Value| {
+        let status = Patch::Merge(json!({"status": {"ips": ips}}));
+        tenant.claims.patch_status(&format!("{vm}.net1"), &PatchParams::default(), &status).await.unwrap();
+    };
+    let message = "status.ips[1]: invalid address \"x\", expected an IPv4 or IPv6 address";
+    tenant.claim("a", &json!({})).await;
+    write("a", json!(["10.0.0.8/16", "x"])).await;
+    tenant.claim("b", &json!({})).await;
+    let _controller = Controller::start(cluster, &tenant.site);
+    assert_eq!(tenant.ips_of("b").await, ["10.0.0.9/16"]);
+    assert_eq!(tenant.until_failed("a", "IPAddressConflict").await, message);
+    assert_eq!(tenant.site.held().await, rows([("10.0.0.8", "a.net1"), ("10.0.0.9", "b.net1")]));
+    // Another program writes the status while the leader runs.
+    tenant.claim("c", &network_of("other")).await;
+    write("c", json!(["10.0.0.10/16", "x"])).await;
+    tenant.merge("c", &network_of(NETWORK)).await;
+    assert_eq!(tenant.until_failed("c", "IPAddressConflict").await, message);
+    tenant.claim("d", &json!({})).await;
+    assert_eq!(tenant.ips_of("d").await, ["10.0.0.11/16"]);
+    let given = [("10.0.0.10", "c.net1"), ("10.0.0.11", "d.net1"), ("10.0.0.8", "a.net1"), ("10.0.0.9", "b.net1")];
+    assert_eq!(tenant.site.held().await, rows(given));
 }
 
 pub async fn an_address_that_another_program_writes_into_an_ipam_claim_causes_an_event_and_stays(cluster: &Cluster) {

@@ -187,6 +187,19 @@ fn addresses_of_the_status_are_adopted_and_never_replaced() {
 }
 
 #[test]
+fn the_readable_addresses_of_a_status_are_adopted_although_another_address_cannot_be_read() {
+    let ips = ["10.0.0.9/24", "x", "fd00::9"];
+    let Step::Adopt(record, network) = next(&with(&["10.0.0.9/24"], &ips)) else { panic!() };
+    let expected: Vec<IpNetwork> = ["10.0.0.9/24", "fd00::9/128"].map(|ip| ip.parse().unwrap()).to_vec();
+    assert_eq!((record.addresses, network.as_str()), (expected, "n/vlan10"));
+    let message = "status.ips[1]: invalid address \"x\", expected an IPv4 or IPv6 address";
+    let refused = is(json!(ips), "IPAddressConflict", message);
+    let problem = Some(Problem::Mismatch("taken".to_owned(), Vec::new()));
+    assert_eq!(status(&View { problem, ..with(&["10.0.0.9/24"], &ips) }), refused);
+    assert_eq!(status(&with(&["10.0.0.9/24", "fd00::9/64"], &ips)), refused);
+}
+
+#[test]
 fn a_lease_is_released_if_the_status_has_another_address_of_its_family() {
     let claimant = Claimant { machine: holder("u1"), interface: eno101() };
     let surplus = with(&["10.0.0.9/24", "fd00::9/64", "10.0.0.8/24"], &["10.0.0.8/24"]);
