@@ -274,6 +274,7 @@ impl Work<'_> {
             }
             Step::Keep(claimant, address) => {
                 provider.keep(&key, claimant, vec![address]).await?;
+                view.has_kept = true;
                 self.read_registry(view).await?;
             }
             Step::Withdraw => {

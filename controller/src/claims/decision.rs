@@ -16,7 +16,7 @@ mod recorded;
 mod tests;
 
 pub(crate) use adoptee::{Adoptee, Lesson, Unrecorded, limit_reservations};
-pub(crate) use recorded::{Held, Recorded, held_by, record};
+pub(crate) use recorded::{Held, Recorded, held_by, record, surplus};
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -62,6 +62,8 @@ pub(crate) struct View {
     pub(crate) problem: Option<Problem>,
     /// Whether this pass has released the addresses of the claim.
     pub(crate) is_released: bool,
+    /// Whether this pass has tried to release the addresses that the claim never got. The API server may refuse this.
+    pub(crate) has_kept: bool,
     /// Whether this pass has written the status. The status is written only once in a pass: if the API server drops
     /// members that its schema lacks, the stored status never equals the desired status.
     pub(crate) is_status_written: bool,
@@ -97,7 +99,8 @@ pub(crate) enum Step {
     Adopt(Record, String),
     /// Claims an address.
     Claim(Claim),
-    /// Keeps this address of the claimant and releases the other addresses, which the claimant never received.
+    /// Keeps this address of the claimant and releases the other addresses of its family, which the claimant never
+    /// received.
     Keep(Claimant, IpAddr),
     /// Removes the claim from the wait queue.
     Withdraw,
@@ -266,15 +269,12 @@ impl View {
                 format!("IPAddress {:?}: invalid address {:?}, expected an IP address", self.key.name, address.address);
             return self.refuse(claim, NotReady::AllocationFailed, message, now);
         };
-        let Some(held) = self.ledger.held.iter().find(|held| held.address.ip() == ip) else {
+        if !self.ledger.held.iter().any(|held| held.address.ip() == ip) {
             return self.adopt(claim, &pool, (address, ip), now);
-        };
-        if self.ledger.held.len() > 1 {
-            let claimant = Claimant {
-                machine: self.key.holder(HolderKind::IpAddressClaim, claim.uid()),
-                interface: held.interface,
-            };
-            return Step::Keep(claimant, ip);
+        }
+        if let Some(surplus) = surplus(&self.ledger.held, &[ip]).filter(|_| !self.has_kept) {
+            let machine = self.key.holder(HolderKind::IpAddressClaim, claim.uid());
+            return Step::Keep(Claimant { machine, interface: surplus.interface }, ip);
         }
         if let Some(patch) = self.repair(claim, &pool, address) {
             return Step::PatchAddress(patch);

@@ -253,6 +253,7 @@ impl Work<'_> {
             }
             Step::Keep(claimant, addresses) => {
                 self.provider.keep(&key, claimant, addresses).await?;
+                view.has_kept = true;
                 self.read_registry(view).await?;
             }
             Step::Withdraw => {

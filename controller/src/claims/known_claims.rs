@@ -319,6 +319,7 @@ impl KnownClaims {
             ledger: Recorded::default(),
             problem: None,
             is_released: false,
+            has_kept: false,
             is_status_written: false,
         }
     }

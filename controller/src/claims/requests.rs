@@ -156,8 +156,8 @@ impl Provider {
         Ok(false)
     }
 
-    /// Releases all addresses of a claimant except `addresses`. A claimant has more addresses if two leaders have
-    /// allocated addresses to it.
+    /// Releases the addresses of a claimant other than `addresses`, if `addresses` has an address of the same family. A
+    /// claimant has such addresses if two leaders have allocated addresses to it.
     pub(super) async fn keep(
         &self,
         claim: &Key,
@@ -165,7 +165,9 @@ impl Provider {
         addresses: Vec<std::net::IpAddr>,
     ) -> Result<(), Error> {
         let released = self.registry.keep(claimant, addresses).await?;
-        tracing::info!(%claim, addresses = list(released), "released addresses that the claim never got");
+        if !released.is_empty() {
+            tracing::info!(%claim, addresses = list(released), "released addresses that the claim never got");
+        }
         Ok(())
     }
 

@@ -179,8 +179,11 @@ impl Work<'_> {
             Step::Restore(records) => return self.restore(records).await,
             Step::Keep(claimant, addresses) => {
                 let uid = claimant.machine.uid.clone();
-                let addresses = list(registry.keep(*claimant, addresses).await?);
-                tracing::info!(machine = %key, uid, addresses, "released addresses that the machine never got");
+                let released = registry.keep(*claimant, addresses).await?;
+                if !released.is_empty() {
+                    let addresses = list(released);
+                    tracing::info!(machine = %key, uid, addresses, "released addresses that the machine never got");
+                }
             }
             Step::PatchMachine(patch) | Step::AnnotateWaiting(patch) => {
                 drop(self.patch_machine(view, patch, false).await?)

@@ -110,6 +110,14 @@ pub(crate) fn held_by(allocator: &Allocator, holder: &Machine) -> Vec<Held> {
     held.collect()
 }
 
+/// Returns an address that the claim holds beside an address of `kept`: on the same interface, and of the same family.
+/// The claim never got this address. `None`: there is no such address.
+pub(crate) fn surplus<'h>(held: &'h [Held], kept: &[IpAddr]) -> Option<&'h Held> {
+    let is_kept = |held: &&Held| kept.contains(&held.address.ip());
+    let place = |held: &Held| (held.interface, Family::of(held.address.ip()));
+    held.iter().find(|one| !is_kept(one) && held.iter().filter(is_kept).any(|other| place(one) == place(other)))
+}
+
 /// Whether an IPAddress was created for an earlier claim, and the current claim of the name, `uid`, cannot have its
 /// address. The current claim cannot have the address if it holds another address, or if another claim or a machine
 /// holds this address. If no claim owns the IPAddress, the proof is a lease of an earlier claim with this address.

@@ -99,6 +99,7 @@ fn view() -> View {
         ledger: Recorded { pool: Some(registered), ..Recorded::default() },
         problem: None,
         is_released: false,
+        has_kept: false,
         is_status_written: false,
     }
 }
@@ -526,6 +527,15 @@ fn a_claim_with_two_leases_keeps_the_lease_of_its_ipaddress() {
     view.ledger.held = vec![held("10.0.0.7/24"), held("10.0.0.8/24")];
     let claimant = Claimant { machine: holder("u1"), interface: eno101() };
     assert_eq!(next(&view), Step::Keep(claimant, "10.0.0.8".parse().unwrap()));
+    // The API server may refuse to release the second lease.
+    let refused = View { has_kept: true, ..view.clone() };
+    assert_eq!(next(&refused), next(&served()));
+    // The second lease is of another family or of another interface.
+    let other = Held { interface: "eno102".parse().unwrap(), ..held("10.0.0.7/24") };
+    for other in [held("fd00::9/64"), other] {
+        let ledger = Recorded { held: vec![other, held("10.0.0.8/24")], ..view.ledger.clone() };
+        assert_eq!(next(&View { ledger, ..view.clone() }), next(&served()));
+    }
     view.address = None;
     let Step::CreateAddress(created) = next(&view) else { panic!() };
     assert_eq!(created["spec"]["address"], "10.0.0.7");

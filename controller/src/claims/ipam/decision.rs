@@ -32,7 +32,7 @@ use ipnetwork::IpNetwork;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
 
-use crate::claims::decision::{Held, finalizers, held_by, why_not_ready, without};
+use crate::claims::decision::{Held, finalizers, held_by, surplus, why_not_ready, without};
 use crate::cluster::key::{Key, PoolId};
 use crate::kinds::cluster_api::{CLAIM_FINALIZER, REQUEST_ANNOTATION, has_finalizer, is_in_use};
 use crate::kinds::ipam_claim::{Failure, IpamClaim, IpsAllocated, vm_of_name};
@@ -58,6 +58,8 @@ pub(crate) struct View {
     pub(crate) guests: Option<Vec<Guest>>,
     /// Whether this pass has released the addresses of the claim.
     pub(crate) is_released: bool,
+    /// Whether this pass has tried to release the addresses that the claim never got. The API server may refuse this.
+    pub(crate) has_kept: bool,
     /// Whether this pass has written the status. The status is written only once in a pass: if the API server drops
     /// members that its schema lacks, the stored status never equals the desired status.
     pub(crate) is_status_written: bool,
@@ -118,7 +120,8 @@ pub(crate) enum Step {
     Adopt(Record, String),
     /// Claims addresses.
     Claim(Claim),
-    /// Keeps these addresses of the claimant and releases the other addresses, which were never in a status.
+    /// Keeps these addresses of the claimant and releases the other addresses of their families, which were never in a
+    /// status.
     Keep(Claimant, Vec<IpAddr>),
     /// Removes the claim from the wait queue.
     Withdraw,
@@ -309,15 +312,11 @@ impl View {
         let given: BTreeSet<IpAddr> = addresses.iter().map(IpNetwork::ip).collect();
         let held: BTreeSet<IpAddr> = self.ledger.held.iter().map(|held| held.address.ip()).collect();
         if given.is_subset(&held) {
-            let families: BTreeSet<Family> = given.iter().map(|address| Family::of(*address)).collect();
-            let is_surplus = |address: &IpAddr| !given.contains(address) && families.contains(&Family::of(*address));
-            return match self.ledger.held.first().filter(|_| held.iter().any(is_surplus)) {
-                Some(first) => {
-                    let claimant = Claimant {
-                        machine: self.key.holder(HolderKind::IpamClaim, claim.uid()),
-                        interface: first.interface,
-                    };
-                    Step::Keep(claimant, given.into_iter().collect())
+            let given: Vec<IpAddr> = given.into_iter().collect();
+            return match surplus(&self.ledger.held, &given).filter(|_| !self.has_kept) {
+                Some(surplus) => {
+                    let machine = self.key.holder(HolderKind::IpamClaim, claim.uid());
+                    Step::Keep(Claimant { machine, interface: surplus.interface }, given)
                 }
                 None => self
                     .release_former()

@@ -184,6 +184,7 @@ impl KnownIpamClaims {
             problem: None,
             guests: None,
             is_released: false,
+            has_kept: false,
             is_status_written: false,
         }
     }
