@@ -247,6 +247,18 @@ pub(crate) fn is_namesake(one: &Machine, other: &Machine) -> bool {
     one.name == other.name && one.namespace == other.namespace
 }
 
+/// Whether an object follows another object of its namespace and name, so that it may get the address of the earlier
+/// object again: both are machines, or both are claims of one kind. A claim and a machine of one name may have different
+/// users.
+pub(crate) fn is_successor(earlier: &Machine, later: &Machine) -> bool {
+    is_namesake(earlier, later) && successors(earlier.kind) == successors(later.kind)
+}
+
+/// The kind of a claim. `None` for all other kinds: a KubevirtMachine and a VirtualMachine of one name have one guest.
+pub(crate) fn successors(kind: HolderKind) -> Option<HolderKind> {
+    Some(kind).filter(|kind| kind.is_claim())
+}
+
 /// Whether two objects belong to one VirtualMachine, which has one guest. For a Service or a Cluster, which has no
 /// VirtualMachine: whether both are the same object.
 pub(crate) fn is_guest_of(one: &Machine, other: &Machine) -> bool {

@@ -12,7 +12,7 @@ use super::state::{Allocator, with_prefix};
 use super::types::ClaimError;
 use super::want::{Move, Queue, Refusal, Want, Wants};
 use crate::host::change::{Change, Journal};
-use crate::host::claim::{Allocation, Claim, Claimant, Lease, Machine, Request, is_namesake};
+use crate::host::claim::{Allocation, Claim, Claimant, Lease, Machine, Request, is_successor};
 use crate::host::may_record::State;
 use crate::network::{Family, InterfaceName};
 
@@ -318,32 +318,39 @@ impl Allocator {
         if network.is_refused(named) {
             return Err(self.refused(&state.pool().network, named));
         }
-        // The reuse delay protects other machines. A machine that is created again gets the address that the pool keeps
-        // for its name at once.
+        // The reuse delay protects other users. A machine or claim that is created again gets the address that the pool
+        // keeps for its name at once.
         let last = network.lease(named).filter(|lease| lease.migrated.is_none());
         let last = last.map(|lease| &lease.claimant.machine);
-        if is_kept && last.is_some_and(|last| is_namesake(last, machine)) {
+        if is_kept && last.is_some_and(|last| is_successor(last, machine)) {
             return Ok(());
         }
         network.delayed_until(named).map_or(Ok(()), |until| Err(ClaimError::ReuseDelay { named, until }))
     }
 
-    /// The free address of a pool that a machine of the same namespace and name released last, with the time of the
+    /// The free address of a pool that an earlier machine or claim of the same name released last, with the time of the
     /// release. Its reuse delay does not matter. `None`: no such address is free.
+    ///
+    /// For a claim, even an address that the guest of this name reports is not free: the claim and the guest may be two
+    /// users.
     fn remembered(&self, pool: &str, family: Family, machine: &Machine) -> Option<(Timestamp, IpAddr)> {
         let state = self.pools.get(pool)?;
         let network = self.networks.get(state.pool().network.as_str())?;
+        let is_reported = |address: IpAddr| match machine.kind.is_claim() {
+            true => network.reporters_of(address).next().is_some(),
+            false => network.reported_by_other(address, machine).is_some(),
+        };
         let paths = self.paths_of_namesakes(machine).filter(|(network, _)| **network == *state.pool().network);
         let left = paths.filter_map(|(_, address)| {
             let lease = network.lease(*address)?;
             let is_own = lease.migrated.is_none()
-                && is_namesake(&lease.claimant.machine, machine)
+                && is_successor(&lease.claimant.machine, machine)
                 && lease.claimant.interface == state.pool().interface
                 && Family::of(*address) == family;
             let is_free = is_own
                 && state.offered().offers(*address)
                 && !network.has_conflict(*address)
-                && network.reported_by_other(*address, machine).is_none()
+                && !is_reported(*address)
                 && !self.growth.is_closed(&state.pool().network, *address)
                 && !network.is_refused(*address);
             Some((lease.released?, *address)).filter(|_| is_free)

@@ -12,7 +12,7 @@ use jiff::Timestamp;
 
 use super::state::Allocator;
 use crate::host::change::{Change, Journal};
-use crate::host::claim::Lease;
+use crate::host::claim::{HolderKind, Lease, successors};
 use crate::network::{Family, InterfaceName};
 
 /// Number of remembered addresses that are never forgotten.
@@ -23,8 +23,9 @@ const REMEMBERED_PER_HELD: usize = 4;
 /// lease.
 const AT_ONCE: usize = 32;
 
-/// Key of a remembered address: the network, the namespace and the name of its machine, the interface, and the family.
-type Name<'a> = (&'a str, &'a str, &'a str, InterfaceName, Family);
+/// Key of a remembered address: the network, the namespace and the name of its machine or claim, the kind of the claim,
+/// the interface, and the family.
+type Name<'a> = (&'a str, &'a str, &'a str, Option<HolderKind>, InterfaceName, Family);
 
 impl Allocator {
     /// Removes released leases whose reuse delay is over, at most 32, and returns their number.
@@ -68,7 +69,8 @@ impl Allocator {
         for (_, network, address, lease) in released {
             let Some(is_sticky) = is_sticky(&lease.pool) else { continue };
             let machine = &lease.claimant.machine;
-            let name = (&**network, &*machine.namespace, &*machine.name, lease.claimant.interface, Family::of(address));
+            let (interface, kind) = (lease.claimant.interface, successors(machine.kind));
+            let name = (&**network, &*machine.namespace, &*machine.name, kind, interface, Family::of(address));
             let is_newest = (!machine.kind.is_claim() || is_sticky) && names.insert(name);
             let Some(state) = self.networks.get(network) else { continue };
             if state.delayed_until(address).is_none() && !state.is_refused(address) {
@@ -88,7 +90,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::host::claim::{Claimant, HolderKind, Machine};
+    use crate::host::claim::{Claimant, Machine};
 
     const NETWORK: &str = "n/vlan10";
 
@@ -157,6 +159,9 @@ mod tests {
         assert_eq!(forgotten(&mut allocator(leases()), &[], 9), [0, 3].into());
         assert_eq!(forgotten(&mut allocator(leases()), &["n/p"], 9), [0].into());
         assert_eq!(forgotten(&mut allocator(leases()), &["n/other"], 9), [0, 3].into());
+        // A machine and a claim of one name do not get the address of each other.
+        let both = [claim("a", Some(1)), machine("a", Some(2)), lease(HolderKind::IpamClaim, "a", Some(3))];
+        assert_eq!(forgotten(&mut allocator(both), &["n/p"], 9), [].into());
     }
 
     #[test]
@@ -218,10 +223,12 @@ mod tests {
                 let it = &model[number];
                 assert!(it.released.is_some(), "round {round}: {it:?}");
                 assert!(it.reuse_after.is_none_or(|until| until <= at(now)), "round {round}: {it:?}");
-                let name = &it.claimant.machine.name;
-                let newer = model.values().any(|other| {
-                    other.claimant.machine.name == *name && other.released >= it.released && !std::ptr::eq(other, it)
-                });
+                let of = |lease: &Lease| {
+                    (lease.claimant.machine.name.clone(), lease.claimant.machine.kind == HolderKind::IpAddressClaim)
+                };
+                let newer = model
+                    .values()
+                    .any(|other| of(other) == of(it) && other.released >= it.released && !std::ptr::eq(other, it));
                 assert!(newer, "round {round}: the newest of its name is kept: {it:?}");
             }
             assert_eq!(forgotten(&mut allocator, &["n/p"], now), [].into(), "round {round}");

@@ -162,6 +162,35 @@ fn a_sticky_claim_gets_the_last_address_of_its_name_until_another_machine_holds_
     assert_eq!(given(&mut allocator, &sticky("a", "2"), 1_001), "10.0.0.4/24");
 }
 
+/// The claim of an object of a kind.
+fn of_kind(kind: HolderKind, claim: Claim) -> Claim {
+    Claim { machine: claim.machine.of_kind(kind), ..claim }
+}
+
+#[test]
+fn a_sticky_claim_does_not_get_the_address_of_an_object_of_another_kind_in_its_reuse_delay() {
+    use HolderKind::{IpAddressClaim, IpamClaim, KubevirtMachine, VirtualMachine};
+    let sticky = |kind, uid: &str| of_kind(kind, Claim { sticky: true, ..claim("a", uid, &["n/one"]) });
+    let second = |first, second| {
+        let one = pool("one", "eth0", "addresses: [10.0.0.0/24], addressReuseGracePeriodSeconds: 1");
+        let mut allocator = allocator([one], []);
+        let first = sticky(first, "1");
+        assert_eq!(given(&mut allocator, &first, 0), "10.0.0.1/24");
+        allocator.release(&first.machine, at(1), &mut Journal::default());
+        given(&mut allocator, &sticky(second, "2"), 2)
+    };
+    for kind in [IpAddressClaim, IpamClaim, KubevirtMachine, VirtualMachine] {
+        assert_eq!(second(kind, kind), "10.0.0.1/24", "{kind}");
+    }
+    // A KubevirtMachine and its VirtualMachine have one guest.
+    assert_eq!(second(KubevirtMachine, VirtualMachine), "10.0.0.1/24");
+    assert_eq!(second(VirtualMachine, KubevirtMachine), "10.0.0.1/24");
+    for [first, other] in [[IpAddressClaim, VirtualMachine], [KubevirtMachine, IpAddressClaim], [IpAddressClaim, IpamClaim]] {
+        assert_eq!(second(first, other), "10.0.0.2/24", "{first} {other}");
+        assert_eq!(second(other, first), "10.0.0.2/24", "{other} {first}");
+    }
+}
+
 #[test]
 fn a_time_is_stored_in_whole_milliseconds_and_not_before_1970() {
     let times = ["-009999-01-02T01:59:59Z", "1969-12-31T23:59:59Z", "1970-01-01T00:00:00.0019Z"];
@@ -519,10 +548,7 @@ fn a_lease_moves_to_the_claimed_pool_of_its_network_without_a_release() {
     let other_pool = r#"eth0: has 10.0.0.30 of pool "n/b" already, expected a release before another pool"#;
     assert_eq!(given(&mut allocator, &claim("x", "1", &["n/c"]), 2), other_pool);
     // A claim names its pool, so its lease does not move to a pool without the address.
-    let of_claim = |pool: &str| {
-        let claim = claim("z", "1", &[pool]);
-        Claim { machine: claim.machine.of_kind(HolderKind::IpAddressClaim), ..claim }
-    };
+    let of_claim = |pool: &str| of_kind(HolderKind::IpAddressClaim, claim("z", "1", &[pool]));
     assert_eq!(given(&mut allocator, &of_claim("n/b"), 2), "10.0.0.31/24");
     let refused = r#"eth0: has 10.0.0.31 of pool "n/b" already, expected a release before another pool"#;
     assert_eq!(given(&mut allocator, &of_claim("n/a"), 2), refused);
@@ -984,6 +1010,12 @@ fn the_reuse_delay_of_a_pre_allocated_address_does_not_apply_to_a_machine_of_its
     assert_eq!(given(&mut allocator, &claim("db", "3", &["n/one"]), 2), "10.0.0.5/24");
     let refused = "No available IPs in pool for interface eth0";
     assert_eq!(given(&mut allocator, &claim("b", "4", &["n/one"]), 2), refused);
+    // The claim of this name may have another user than the machine had.
+    allocator.release(&machine("db", "3"), at(3), &mut Journal::default());
+    let of_claim = of_kind(HolderKind::IpAddressClaim, claim("db", "5", &["n/one"]));
+    let delayed = "10.0.0.5: in its reuse delay until 1970-01-01T00:00:00.013Z";
+    assert_eq!(given(&mut allocator, &of_claim, 4), delayed);
+    assert_eq!(given(&mut allocator, &of_claim, 13), "10.0.0.5/24");
 }
 
 #[test]

@@ -306,6 +306,24 @@ fn a_report_of_a_held_address_is_a_conflict_unless_the_reporting_machine_holds_i
 }
 
 #[test]
+fn a_sticky_claim_does_not_get_an_address_that_the_guest_of_its_name_reports() {
+    let of_claim =
+        |uid: &str| of_kind(HolderKind::IpAddressClaim, Claim { sticky: true, ..claim("a", uid, &["n/one"]) });
+    let mut allocator = allocator([on("vlan10", "one", "addresses: [10.0.0.0/29]")], []);
+    assert_eq!(given(&mut allocator, &of_claim("1"), 0), "10.0.0.1/29");
+    allocator.release(&of_claim("1").machine, at(1), &mut Journal::default());
+    let mut guest = report("a", "10.0.0.1");
+    guest.claimant.machine = guest.claimant.machine.of_kind(HolderKind::VirtualMachine);
+    set_reports(&mut allocator, &[guest], 2);
+    assert_eq!(given(&mut allocator, &of_claim("2"), 3), "10.0.0.2/29");
+    // Without the report, the address is free for the next claim of this name.
+    allocator.release(&of_claim("2").machine, at(4), &mut Journal::default());
+    set_reports(&mut allocator, &[], 5);
+    assert_eq!(given(&mut allocator, &of_claim("3"), 6), "10.0.0.2/29");
+    assert_eq!(given(&mut allocator, &of_claim("4"), 7), "10.0.0.1/29");
+}
+
+#[test]
 fn a_machine_gets_its_pre_allocated_address_in_the_reuse_delay_after_the_other_user_is_gone() {
     let kept = "addresses: [10.0.0.1-10.0.0.1], prefix: 29, addressReuseGracePeriodSeconds: 3600, preAllocations: {n/a: 10.0.0.1}";
     let waiting_with = |make_used: &dyn Fn(&mut Allocator)| {
