@@ -7,8 +7,11 @@ use glowplug_controller::kinds::pool::{MachineNetwork, PoolSpec, StaticIPPool};
 use kube::Api;
 use kube::api::{DeleteParams, PostParams};
 use kube::runtime::wait::await_condition;
-use tokio::sync::Notify;
+use serde_json::{Value, json};
+use tokio::sync::{Notify, Semaphore};
 
+use crate::support::controller::Controller;
+use crate::support::hosted::Hosted;
 use crate::support::leader::{Work, claim, machine, stored};
 use crate::support::server::{Fault, Server};
 use crate::support::{CONTROLLER, Cluster};
@@ -99,4 +102,44 @@ async fn after_a_crash_at_each_write_the_next_process_finishes_the_work_on_the_p
             return;
         }
     }
+}
+
+#[tokio::test]
+async fn a_derived_pool_stays_if_its_node_pool_has_the_configuration_again_before_the_deletion() {
+    let server = Server::start().await;
+    let cluster = Cluster::of(&server).await;
+    let hosted = Hosted::new(&cluster).await;
+    hosted.node_pool("workers", 0, &json!({})).await;
+    hosted.set_bootstrap_network_config("workers").await;
+    let config = |addresses: &str| {
+        json!({
+            "network": "any-name", "addresses": [addresses], "gateway": ["10.0.0.9"], "nameservers": ["10.0.0.9"],
+        })
+    };
+    hosted.configure("workers", &config("10.0.0.8/30")).await;
+    let _leader = Controller::of(&cluster, "");
+    let until_addresses = async |addresses: &str| {
+        let is = |pool: Option<&StaticIPPool>| pool.is_some_and(|pool| pool.spec.addresses == [addresses]);
+        await_condition(hosted.pools.clone(), "workers", is).await.unwrap().unwrap()
+    };
+    let before = until_addresses("10.0.0.8/30").await;
+    // The leader is paused before it reads the NodePool again.
+    let (gate, came) = (Arc::new(Semaphore::new(0)), Arc::new(Notify::new()));
+    let (closed, coming) = (Arc::clone(&gate), Arc::clone(&came));
+    server.set_faults(move |call| {
+        let is_last_read = call.plural == "nodepools" && call.query.contains_key("fieldSelector");
+        if call.user != CONTROLLER || !is_last_read {
+            return Fault::None;
+        }
+        coming.notify_one();
+        Fault::Hold(Arc::clone(&closed))
+    });
+    hosted.configure("workers", &Value::Null).await;
+    came.notified().await;
+    hosted.configure("workers", &config("10.0.0.8/30")).await;
+    gate.close();
+    // The next change of the configuration changes the same pool.
+    hosted.configure("workers", &config("10.0.0.8/29")).await;
+    let after = until_addresses("10.0.0.8/29").await;
+    assert_eq!((after.metadata.uid, after.metadata.deletion_timestamp), (before.metadata.uid, None));
 }

@@ -114,11 +114,13 @@ pub fn counted(client: &Client, metrics: &Arc<Metrics>) -> Client {
     Client::new(tower::service_fn(send), namespace)
 }
 
-/// Returns a client for the work of a leader in its `term`. After the term, the client only reads and deletes.
+/// Returns a client for the work of a leader in its `term`. After the term, the client only reads objects and deletes
+/// Secrets.
 ///
-/// A leader that was paused may continue with a write after another leader has released the address in the request. The
-/// clock shows the end of the term before any task of this process notices the end. A deletion is safe at any time: it
-/// names the UID of an object that is certainly not needed, such as a Secret that the API server received late.
+/// A leader that was paused may continue with a write after another leader has released the address in the request, or
+/// delete a pool that is needed again. The clock shows the end of the term before any task of this process notices the
+/// end. The deletion of a Secret is safe at any time: it names the UID of a Secret whose machine is certainly gone, and
+/// which the API server may have received late.
 ///
 /// The API server may receive a request after the term although the client sent it during the term. No client can
 /// prevent this. `writes` counts each write until the API server answers it, even if the caller stops waiting.
@@ -130,7 +132,7 @@ pub fn of_leader(client: &Client, term: Term, current: watch::Receiver<Option<Te
     let send = move |request: http::Request<Body>| {
         let (client, current, Writes(writes)) = (client.clone(), current.clone(), writes.clone());
         async move {
-            if matches!(*request.method(), Method::GET | Method::DELETE) {
+            if is_safe_at_any_time(&request) {
                 return client.send(request).await;
             }
             let under_way = writes.read_owned().await;
@@ -147,6 +149,16 @@ pub fn of_leader(client: &Client, term: Term, current: watch::Receiver<Option<Te
         }
     };
     Client::new(tower::service_fn(send), namespace)
+}
+
+/// Whether a request reads objects or deletes a Secret.
+fn is_safe_at_any_time(request: &http::Request<Body>) -> bool {
+    let path: Vec<&str> = request.uri().path().split('/').collect();
+    match *request.method() {
+        Method::GET => true,
+        Method::DELETE => matches!(path[..], ["", "api", "v1", "namespaces", _, "secrets", _]),
+        _ => false,
+    }
 }
 
 /// Whether the API server serves a kind in the version of `resource`, according to its list of groups and versions.
@@ -217,7 +229,11 @@ mod tests {
 
     /// Sends a request, and returns the error message if it fails.
     async fn send(client: &Client, method: Method) -> Option<String> {
-        let request = http::Request::builder().method(method).body(Body::empty()).unwrap();
+        send_to(client, method, "/api/v1/namespaces/n/secrets/s").await
+    }
+
+    async fn send_to(client: &Client, method: Method, path: &str) -> Option<String> {
+        let request = http::Request::builder().method(method).uri(path).body(Body::empty()).unwrap();
         client.send(request).await.err().map(|error| error.to_string())
     }
 
@@ -274,14 +290,29 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_leader_reads_and_deletes_after_its_term() {
+    async fn a_leader_reads_objects_and_deletes_secrets_after_its_term() {
         let (client, count) = client();
-        let (_current, terms) = watch::channel(None);
+        let (current, terms) = watch::channel(None);
         let leader = of_leader(&client, term(1, Instant::now()), terms, Writes::default());
         for method in [Method::GET, Method::DELETE] {
             assert_eq!(send(&leader, method).await, None);
         }
+        let others = [
+            "/api/v1/namespaces/n/secrets",
+            "/apis/ipam.glowplug.dev/v1alpha1/namespaces/n/staticippools/secrets",
+            "/apis/ipam.glowplug.dev/v1alpha1/staticipleases/l",
+            "/apis/ipam.cluster.x-k8s.io/v1beta2/namespaces/n/ipaddresses/a",
+        ];
+        for path in others {
+            assert_eq!(send_to(&leader, Method::DELETE, path).await.as_deref(), ENDED, "{path}");
+        }
         assert_eq!(count.load(Ordering::Relaxed), 2);
+        // In its term, a leader deletes every object.
+        current.send_replace(Some(term(1, Instant::now() + Duration::from_secs(60))));
+        for path in others {
+            assert_eq!(send_to(&leader, Method::DELETE, path).await, None, "{path}");
+        }
+        assert_eq!(count.load(Ordering::Relaxed), 6);
     }
 
     #[tokio::test]

@@ -19,7 +19,7 @@ use glowplug::host::pools_file::read_pools;
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{ApiResource, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{ApiResource, DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::runtime::events::EventType;
 use kube::{Api, Client};
 use serde_json::{Value, json};
@@ -34,6 +34,7 @@ use crate::cluster::object::Object;
 use crate::cluster::request::{Refusal, ask, find, stored};
 use crate::kinds::pool::{MachineNetwork, NodePoolRef, PoolSpec, StaticIPPool};
 use crate::kinds::virtual_machine::{hosted_clusters, node_pools};
+use crate::pools::facts::PoolObject;
 use crate::pools::selection::{MachinePool, Selection, cluster_of, has_config};
 use crate::pools::selection_cache::SelectionCache;
 use crate::repeated::Repeated;
@@ -223,12 +224,10 @@ impl NodePools {
                     let patch = Patch::Merge(json!({"metadata": {"uid": pool.uid}, "spec": spec}));
                     api.patch(&key.name, &PatchParams::default(), &patch).await.map(drop)
                 }
-                (Derived::Delete, _) => {
-                    let uid = pool.map(|pool| pool.uid.clone());
-                    let preconditions = Preconditions { uid, resource_version: None };
-                    let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
-                    api.delete(&key.name, &params).await.map(drop)
-                }
+                (Derived::Delete, _) => match self.to_delete(key, &api).await? {
+                    Some(same) => api.delete(&key.name, &DeleteParams::default().preconditions(same)).await.map(drop),
+                    None => Ok(()),
+                },
                 (Derived::Nothing | Derived::Right | Derived::Problem(_), _) => Ok(()),
             }
         };
@@ -241,6 +240,21 @@ impl NodePools {
             Some(Refusal::ForGood(status)) if status.code == 422 => Ok(Err(status.message.clone())),
             Some(Refusal::ForGood(_)) | None => Err(error.to_string()),
         }
+    }
+
+    /// Reads the derived pool and its NodePool again, and returns the version of the pool that is deleted. A deleted pool
+    /// serves no new machine until its last address is released, so a user who has written the configuration again must
+    /// not lose the pool. `None`: the pool stays. The watch reports the change, which causes another pass.
+    async fn to_delete(&self, key: &Key, pools: &Api<Object>) -> kube::Result<Option<Preconditions>> {
+        let all: Api<Object> = Api::namespaced_with(self.client.clone(), &key.namespace, &node_pools());
+        // The controller has the right to list these objects, and needs no right to get one of them.
+        let only = ListParams::default().fields(&format!("metadata.name={}", key.name));
+        let (pool, node_pool) = (pools.list(&only).await?.items.pop(), all.list(&only).await?.items.pop());
+        let (Some(pool), Some(node_pool)) = (pool, node_pool) else { return Ok(None) };
+        let ObjectMeta { uid, resource_version, .. } = pool.metadata.clone();
+        let pool = MachinePool::read(PoolObject::read(pool));
+        let is_needless = derive(&node_pool, None, Some(&pool)) == Derived::Delete;
+        Ok(is_needless.then_some(Preconditions { uid, resource_version }))
     }
 
     /// Reads the HostedCluster of a NodePool. Its `machineNetwork` has the prefix lengths. `None`: the NodePool names
@@ -408,7 +422,6 @@ fn changes(old: &PoolSpec, new: &PoolSpec) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pools::facts::PoolObject;
 
     const NOW: Timestamp = Timestamp::UNIX_EPOCH;
 
