@@ -244,8 +244,8 @@ impl Allocator {
         Ok(renames)
     }
 
-    /// Refuses to change the network or the interface of a pool while machines hold or wait for its addresses: their
-    /// leases would no longer be found.
+    /// Refuses to change the network or the interface of a pool while machines hold its addresses: their leases would no
+    /// longer be found. A waiting claim names only the pool, so it waits for an address of the changed pool.
     fn check_in_use(&self, known: &Pool, given: &Pool) -> Result<(), PoolError> {
         let members = [
             ("network", known.network.clone(), given.network.clone()),
@@ -255,10 +255,7 @@ impl Allocator {
         else {
             return Ok(());
         };
-        let is_held = self.leases().any(|(_, _, lease)| *lease.pool == *known.name);
-        let is_requested =
-            |claim: &Claim| claim.requests.iter().any(|request| request.pools().any(|pool| pool == known.name));
-        if is_held || self.queues.claims().any(is_requested) {
+        if self.leases().any(|(_, _, lease)| *lease.pool == *known.name) {
             let pool = given.name.clone();
             return Err(PoolError::InUse { pool, member, known: known_value, given: given_value });
         }

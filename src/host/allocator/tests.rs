@@ -15,7 +15,7 @@ use jiff::Timestamp;
 use super::*;
 use crate::host::address::AddressRange;
 use crate::host::change::{Change, Journal, Update, storable};
-use crate::host::claim::{Claim, Claimant, HolderKind, Lease, Machine, Record, Request, Reservation};
+use crate::host::claim::{Allocation, Claim, Claimant, HolderKind, Lease, Machine, Record, Request, Reservation};
 use crate::host::may_record::Source;
 use crate::host::pool::{Namespaces, Pool, Settings, Space, Subnet, TemplateFacts};
 use crate::host::pools_file::read_pools;
@@ -185,7 +185,9 @@ fn a_sticky_claim_does_not_get_the_address_of_an_object_of_another_kind_in_its_r
     // A KubevirtMachine and its VirtualMachine have one guest.
     assert_eq!(second(KubevirtMachine, VirtualMachine), "10.0.0.1/24");
     assert_eq!(second(VirtualMachine, KubevirtMachine), "10.0.0.1/24");
-    for [first, other] in [[IpAddressClaim, VirtualMachine], [KubevirtMachine, IpAddressClaim], [IpAddressClaim, IpamClaim]] {
+    for [first, other] in
+        [[IpAddressClaim, VirtualMachine], [KubevirtMachine, IpAddressClaim], [IpAddressClaim, IpamClaim]]
+    {
         assert_eq!(second(first, other), "10.0.0.2/24", "{first} {other}");
         assert_eq!(second(other, first), "10.0.0.2/24", "{other} {first}");
     }
@@ -666,11 +668,44 @@ fn a_pool_in_use_keeps_its_network_and_interface() {
     let refused = allocator.resize(vec![on("vlan20", "a", rest)], &[], at(2), &mut Journal::default()).unwrap_err();
     assert_eq!(
         refused.to_string(),
-        r#"pool "n/a": network "n/vlan20" differs from "n/vlan10" in the ledger, expected no change while machines hold or wait for its addresses"#
+        r#"pool "n/a": network "n/vlan20" differs from "n/vlan10" in the ledger, expected no change while machines hold its addresses"#
     );
     allocator.release(&machine("x", "1"), at(3), &mut Journal::default());
     resize(&mut allocator, on("vlan20", "a", rest));
     assert_eq!(allocator.pool("n/a").unwrap().network, "n/vlan20");
+}
+
+#[test]
+fn a_claim_that_waits_for_a_pool_gets_an_address_of_the_pool_as_it_is_now() {
+    let rest = "addresses: [10.0.0.10], machineNetwork: [{cidr: 10.0.0.0/24}]";
+    let waits = claim("x", "1", &["n/a"]);
+    for network in ["vlan10", "vlan20"] {
+        // A running guest reports the only address, so no lease names the pool.
+        let mut allocator = allocator([on("vlan10", "a", rest)], []);
+        let report = Reservation {
+            address: "10.0.0.10".parse().unwrap(),
+            network: Some("n/vlan10".to_owned()),
+            claimant: Claimant { machine: machine("guest", "9"), interface: "eth0".parse().unwrap() },
+            source: "guest".to_owned(),
+            kind: Source::Report,
+        };
+        allocator.change_reports(std::slice::from_ref(&report), &[], at(0));
+        let exhausted = "No available IPs in pool for interface eth0";
+        assert_eq!(given(&mut allocator, &waits, 1), exhausted, "{network}");
+        let changed = format!("{{name: a, namespace: 'n', network: {network}, interface: eth1, {rest}}}");
+        let (specs, mut diagnostics) = read_pools(changed.as_bytes());
+        let changed = Pool::new(&specs[0], &TemplateFacts::default(), &mut diagnostics).unwrap();
+        let mut served = resize(&mut allocator, changed).served;
+        if network == "vlan10" {
+            assert_eq!((served, allocator.waiters()), (vec![], vec![&waits]));
+            let changes = allocator.change_reports(&[], &[report], at(2));
+            assert_eq!(changes.ended.len(), 1);
+            served = allocator.serve(at(3), &mut Journal::default());
+        }
+        let claimant = Claimant { machine: machine("x", "1"), interface: "eth1".parse().unwrap() };
+        let expected = Allocation { claimant, addresses: vec!["10.0.0.10/24".parse().unwrap()] };
+        assert_eq!((served, allocator.waiters()), (vec![expected], vec![]), "{network}");
+    }
 }
 
 #[test]

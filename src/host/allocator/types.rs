@@ -316,7 +316,7 @@ impl fmt::Display for PoolError {
             Self::InUse { pool, member, known, given } => write!(
                 f,
                 "pool {pool:?}: {member} {given:?} differs from {known:?} in the ledger, expected no change while \
-                 machines hold or wait for its addresses"
+                 machines hold its addresses"
             ),
             Self::Held { pool, addresses } => {
                 write!(f, "pool {pool:?}: machines hold {addresses} of its addresses, expected none")
