@@ -68,6 +68,8 @@ pub struct Pools {
     round: u64,
     /// The pools that were passed to the registry last, and the names of the pools that allocate nothing.
     given: Option<(Vec<Pool>, BTreeSet<String>)>,
+    /// Whether the registry may accept a change that it rejected before.
+    is_acceptable: bool,
     sticky: Option<Sticky>,
     states: Arc<MachineStates>,
     beyond: Arc<BeyondBounds>,
@@ -117,6 +119,7 @@ impl Pools {
             cache,
             round,
             given: None,
+            is_acceptable: false,
             sticky: None,
             states,
             beyond,
@@ -206,6 +209,7 @@ impl Pools {
         for (pool, counts) in self.states.counts() {
             observations.entry(pool).or_default().machines = counts;
         }
+        self.is_acceptable = self.index.may_be_accepted(&observations);
         let conflicts: BTreeSet<_> = observations.values().flat_map(|known| known.conflicts.keys()).collect();
         self.metrics.set_pools(text, conflicts.len(), number);
         let updates = self.index.updates(&observations, now);
@@ -228,14 +232,15 @@ impl Pools {
         Ok(())
     }
 
-    /// Passes the pools to the registry if they have changed. Also passes them if the registry rejected the last
-    /// change, because leases may have been released since then.
+    /// Passes the pools to the registry if they have changed. Also passes them if the registry rejected the last change
+    /// and may accept it now. Without a limit, each attempt would cause the next pass, with the next attempt: the
+    /// registry reports every command that may have changed leases.
     async fn resize(&mut self, Snapshot { pools, selection, .. }: Snapshot) -> Result<OpenPools, Stopped> {
         self.index.set(pools);
         self.index.set_memberships(selection.memberships().clone());
         let pools = self.index.pools();
         let suspended = pools.1.clone();
-        if self.given.as_ref() != Some(&pools) || self.index.is_refused() {
+        if self.given.as_ref() != Some(&pools) || std::mem::take(&mut self.is_acceptable) {
             let (all, suspended) = pools.clone();
             self.index.refuse(self.registry.resize(all, suspended).await?);
             self.given = Some(pools);

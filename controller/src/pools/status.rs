@@ -84,10 +84,12 @@ impl KnownPools {
         known.unwrap_or_else(|| entry.checked.membership(&BTreeMap::new(), None))
     }
 
-    /// Whether the registry rejected a change of a pool.
+    /// Whether the registry may accept a change that it rejected before. The registry rejects a change of a pool only
+    /// while a lease names the pool.
     #[must_use]
-    pub fn is_refused(&self) -> bool {
-        !self.refused.is_empty()
+    pub fn may_be_accepted(&self, observations: &Observations) -> bool {
+        let held = |pool: &String| observations.get(pool).map_or(0, |observation| observation.usage.held);
+        self.refused.keys().any(|pool| held(pool) == 0)
     }
 
     /// Returns every pool with a valid specification, and the names of the pools that allocate nothing.
@@ -724,7 +726,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_change_is_in_the_condition_and_is_passed_to_the_registry_again() {
+    fn a_refused_change_is_in_the_condition_and_is_passed_to_the_registry_again_when_no_lease_names_the_pool() {
         let mut index = index([pool("a", 1, "10.0.0.0/24")]);
         let error = PoolError::InUse {
             pool: "clusters/a".to_owned(),
@@ -732,7 +734,14 @@ mod tests {
             known: "eno101".to_owned(),
             given: "eno102".to_owned(),
         };
+        let held = |held: usize| {
+            let usage = PoolUsage { held, ..PoolUsage::default() };
+            observations([("clusters/a", Observation { usage, ..Observation::default() })])
+        };
+        assert!(!index.may_be_accepted(&held(0)), "no change is refused");
         index.refuse(vec![("clusters/a".to_owned(), error.clone())]);
+        let may_be_accepted = [held(2), held(1), held(0), Observations::new()].map(|it| index.may_be_accepted(&it));
+        assert_eq!(may_be_accepted, [false, false, true, true]);
         assert_eq!(ready(&index), [not_ready("clusters/a", "InUse", &error.to_string())]);
         assert_eq!(serving(&index), ["clusters/a"], "the registry decides again");
         index.refuse(Vec::new());

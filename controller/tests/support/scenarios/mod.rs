@@ -219,6 +219,7 @@ scenarios! {
     pools::a_pool_of_a_node_pool_that_does_not_exist_has_a_condition,
     pools::an_exhausted_pool_has_a_condition_and_a_grown_pool_serves_waiting_claims,
     pools::a_deleted_pool_stays_until_its_last_lease_is_released,
+    pools::a_change_of_the_interface_of_a_pool_in_use_is_accepted_after_the_last_release,
     pools::the_younger_of_two_overlapping_pools_allocates_after_the_older_pool_is_gone,
     pools::a_pool_with_an_error_keeps_its_leases_and_allocates_when_it_is_corrected,
     pools::the_next_leader_keeps_the_leases_and_applies_a_change_of_the_pool,

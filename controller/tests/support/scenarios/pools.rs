@@ -346,6 +346,33 @@ pub async fn a_deleted_pool_stays_until_its_last_lease_is_released(cluster: &Clu
     place.until_gone("workers").await;
 }
 
+pub async fn a_change_of_the_interface_of_a_pool_in_use_is_accepted_after_the_last_release(cluster: &Cluster) {
+    let place = Place::new(cluster).await;
+    let work = Work::start(cluster.controller(), &place.namespace).await;
+    place.create("workers", "10.0.0.8/32").await;
+    place.until("workers", |pool| has(pool, "Ready", "True", "Serving")).await;
+    work.registry.claim(place.claim("workers", 0)).await.unwrap().unwrap();
+    work.registry.claim(place.claim("workers", 1)).await.unwrap().unwrap_err();
+    place.patch("workers", json!({"spec": {"interface": "eno102"}})).await;
+    let pool = place.until("workers", |pool| has(pool, "Ready", "False", "InUse")).await;
+    let name = format!("{}/workers", place.namespace);
+    let expected = format!(
+        "pool {name:?}: interface \"eno102\" differs from \"eno101\" in the ledger, expected no change while machines hold its addresses"
+    );
+    assert_eq!(message(&pool, "Ready"), expected);
+    // A waiting claim does not keep the pool from its change.
+    work.registry.release(machine(&place.namespace, 0)).await.unwrap();
+    place.until("workers", |pool| has(pool, "Ready", "True", "Serving")).await;
+    let holder = machine(&place.namespace, 1);
+    let interfaces = work.registry.read(move |allocator| {
+        allocator
+            .leases_of(&holder)
+            .map(|(_, address, lease)| (address.to_string(), lease.claimant.interface.to_string()))
+            .collect::<Vec<_>>()
+    });
+    assert_eq!(interfaces.await.unwrap(), [("10.0.0.8".to_owned(), "eno102".to_owned())]);
+}
+
 pub async fn the_younger_of_two_overlapping_pools_allocates_after_the_older_pool_is_gone(cluster: &Cluster) {
     let place = Place::new(cluster).await;
     // A server stores the creation time in seconds. For equal times, the name decides.
