@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use glowplug::diagnostic::Diagnostic;
 use glowplug::host::allocator::{ClaimError, exhausted_message};
 use glowplug::host::claim::{Allocation, Claim, Claimant, Machine, Request};
+use glowplug::host::nodepool::acpi_index;
 use glowplug::host::records::{ANNOTATION_PREFIX, annotation_key, annotation_patch};
 use glowplug::network::{Family, InterfaceName};
 use ipnetwork::IpNetwork;
@@ -21,7 +22,7 @@ use crate::kinds::kubevirt_machine::{
 };
 use crate::kinds::network_data::{NETWORK_DATA_LABEL, REQUESTED, VM_ANNOTATION, is_issued, is_issued_for, renewed};
 use crate::kinds::pool::HolderKind;
-use crate::kinds::virtual_machine::{ADDRESSES_ANNOTATION, VirtualMachine};
+use crate::kinds::virtual_machine::{ADDRESSES_ANNOTATION, Attachment, VirtualMachine};
 use crate::machines::recorded::Held;
 use crate::machines::settle::{has_annotations, marks};
 use crate::machines::source::Offer;
@@ -70,17 +71,15 @@ impl View {
         // this name, or the leases are lost and the Secret of the machine records them. A user may also have created a
         // Secret with this name.
         if !is_selected && self.ledger.known.is_empty() {
-            let is_attached = |given: &Given| vm.networks.iter().any(|attachment| attachment.network == given.network);
             match self.secrets.get(name) {
                 _ if self.ledger.is_of_another => return self.hold_back(Step::Wait),
                 None => return Step::ReadSecret(name.to_owned()),
-                Some(NetworkSecret::Ours(own)) if own.interfaces.iter().all(is_attached) => {}
+                Some(NetworkSecret::Ours(_)) => {}
                 // The pool of the machine was deleted before the machine was served.
                 Some(NetworkSecret::Absent) => return self.refuse(without_secret(name)),
                 Some(NetworkSecret::Foreign(..)) => {
                     return self.reserve_data_of_user().unwrap_or_else(|| self.hold_back(Step::Wait));
                 }
-                Some(NetworkSecret::Ours(_)) => return self.hold_back(Step::Wait),
             }
         }
         let has_pools = self.selected.as_ref().is_ok_and(|selected| !selected.is_empty());
@@ -103,8 +102,10 @@ impl View {
                 self.reserve(vm, &source, addresses).unwrap_or_else(|| self.request_reference(vm))
             }
             Some(NetworkSecret::Foreign(problem, addresses)) => self.refuse_foreign(vm, name, problem, addresses),
-            // An interface has moved to another network. Another guest may have the address there.
-            Some(NetworkSecret::Ours(own)) if has_pools && self.is_on_other_network(own) => self.request_reference(vm),
+            Some(NetworkSecret::Ours(own)) if self.is_on_other_network(vm, own) => match is_selected {
+                true => self.request_reference(vm),
+                false => self.remove_reference(vm, name),
+            },
             Some(NetworkSecret::Ours(own)) if own.vm == uid(&vm.metadata) => self.settle(vm, own),
             // The Secret belongs to another machine. The guest of this machine must not read it.
             Some(NetworkSecret::Ours(_)) if is_selected => {
@@ -148,14 +149,32 @@ impl View {
             });
             return Step::RequestReference(patch, notice);
         }
-        match &self.selected {
-            Ok(selected) if !self.has_done(Once::PatchVm) => {
-                let members = reference::reference(vm, selected, &self.new_name, &renewed(&self.new_name));
-                Step::PatchVm(patch(vm, &reference::operations(members)), notice)
-            }
+        if self.has_done(Once::PatchVm) {
             // The webhook has added no reference: it may still use older pools.
-            _ => self.report("NetworkDataMissing", "The template refers to no Secret of the machine".to_owned()),
+            return self.report("NetworkDataMissing", "The template refers to no Secret of the machine".to_owned());
         }
+        // If the choice of pools is ambiguous, the instance waits for its new Secret until the choice is clear.
+        let selected = self.selected.as_deref().unwrap_or_default();
+        let members = reference::reference(vm, selected, &self.new_name, &renewed(&self.new_name));
+        Step::PatchVm(patch(vm, &reference::operations(members)), notice)
+    }
+
+    /// Returns the step that removes the reference to a Secret with an address of another network than that of the
+    /// machine. No pool selects the machine, so it gets no other network data.
+    fn remove_reference(&self, vm: &VirtualMachine, name: &str) -> Step {
+        if self.ledger.is_of_another {
+            return self.hold_back(Step::Wait);
+        }
+        let note = format!(
+            "Secret {name:?} has an address of another network, and no pool selects the machine: the controller removes the reference \
+             to this Secret; the guest has no network data after its next start"
+        );
+        let notice = Notice { is_warning: true, reason: "NetworkDataMissing", note };
+        self.hold_back(match self.has_done(Once::PatchVm) {
+            // The webhook may still use older pools.
+            true => self.tell(notice),
+            false => Step::PatchVm(patch(vm, &reference::removal(vm)), Some(notice)),
+        })
     }
 
     /// Whether a lease says that this Secret belonged to an earlier machine. A VirtualMachine that was restored while
@@ -166,13 +185,17 @@ impl View {
     }
 
     /// Whether an interface that has an address in a Secret is on another network now.
-    fn is_on_other_network(&self, own: &OwnSecret) -> bool {
-        let moved = |given: &Given| {
-            let is_it =
-                |selected: &Selected| selected.interface == given.interface && selected.network != given.network;
-            self.selected.iter().flatten().any(is_it)
+    fn is_on_other_network(&self, vm: &VirtualMachine, own: &OwnSecret) -> bool {
+        let has_left = |given: &Given| {
+            let index = acpi_index(&given.interface).map(u32::from);
+            let is_named = |it: &Attachment| {
+                let mut of_interface = self.selected.iter().flatten().filter(|it| it.interface == given.interface);
+                of_interface.any(|selected| selected.attachment == it.name)
+            };
+            let is_it = |it: &Attachment| index.is_some() && it.acpi_index == index || is_named(it);
+            reference::has_left(vm, &given.network, is_it)
         };
-        own.interfaces.iter().any(moved)
+        own.interfaces.iter().any(has_left)
     }
 
     /// Returns the step that removes the marks from the template of a machine without network data, so that the machine

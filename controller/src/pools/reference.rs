@@ -179,19 +179,16 @@ pub fn admit_change(old: &Object, new: &Object, selection: &Selection, name: &st
         // Several pools select the machine, or a pool that selects it has errors.
         Err(_) => (true, Vec::new()),
     };
+    let asks = |label: &&String| is_change_of_name(label) && before.mark.label.as_ref() != Some(*label);
+    let is_requested = is_selected && machine.mark.label.as_ref().filter(asks).is_some();
     // A pool that is being deleted gives no new network data, but a machine keeps the network data that it has, unless
-    // an interface moves to another network: another guest may have the address there.
-    let networks = |vm: &VirtualMachine| -> BTreeSet<(String, String)> {
-        vm.networks.iter().map(|it| (it.name.clone(), it.network.clone())).collect()
-    };
+    // an interface moves to another network.
     let is_own = |secret: &&str| !is_issued(secret) || is_issued_for(secret, &machine.key().name);
     let is_kept = before.secret().filter(is_own).is_some()
         && !machine.awaits_migration
-        && networks(&before) == networks(&machine);
+        && !before.networks.iter().any(|earlier| moves(earlier, &machine));
     let kept = selection.kept(&machine, &selected).filter(|_| is_kept);
     let is_selected = is_selected || kept.is_some();
-    let asks = |label: &&String| is_change_of_name(label) && before.mark.label.as_ref() != Some(*label);
-    let is_requested = !selected.is_empty() && machine.mark.label.as_ref().filter(asks).is_some();
     let own = before.secret().map(|own| match is_requested || has_changed(&before, &machine, selection) {
         true => name,
         false => own,
@@ -312,6 +309,14 @@ pub fn operations(members: Vec<(Vec<String>, Value)>) -> Vec<Value> {
     members.into_iter().map(operation).collect()
 }
 
+/// Returns the JSON patch operations that remove the reference of a machine to its Secret, and the marks.
+pub(crate) fn removal(machine: &VirtualMachine) -> Vec<Value> {
+    let marks = paths_of_marks().into_iter().zip([machine.mark.label.is_some(), machine.mark.vm.is_some()]);
+    let marks = marks.filter_map(|(path, is_set)| is_set.then_some(path));
+    let paths = [machine.path_of_reference()].into_iter().chain(marks);
+    paths.map(|path| json!({"op": "remove", "path": pointer(&path)})).collect()
+}
+
 /// Returns the message about a machine that these pools select and that has no cloud-init volume.
 #[must_use]
 pub fn without_volume(selected: &[Selected]) -> String {
@@ -398,27 +403,40 @@ fn facts<'m>(machine: &'m VirtualMachine, selection: &Selection) -> Facts<'m> {
     (machine.cloud_init.as_ref().map(|volume| volume.kind), interfaces.collect())
 }
 
-/// Whether a change of the machine requires new network data. A missing MAC address does not count as a change, because
-/// it may be chosen later. If no pool selects the machine, there can be no new network data.
+/// Whether a change of the machine requires other network data, or none. A missing MAC address does not count as a
+/// change, because it may be chosen later.
 fn has_changed(before: &VirtualMachine, after: &VirtualMachine, selection: &Selection) -> bool {
-    // Even if the pools no longer select the machine, or serve none of its interfaces, the addresses of the machine
-    // belong to the earlier network.
-    let moves = |earlier: &Attachment| {
-        let has_moved = |it: &Attachment| it.name == earlier.name && it.network != earlier.network;
-        selection.has_pool_of(&earlier.network) && after.networks.iter().any(has_moved)
-    };
-    if before.networks.iter().any(moves) {
+    let ((kind_before, facts_before), (kind, facts_after)) = (facts(before, selection), facts(after, selection));
+    let is_served = !facts_before.is_empty() && !facts_after.is_empty();
+    // A machine that no pool serves may have an address on any of its networks.
+    let may_have_address = |earlier: &&Attachment| !is_served || selection.has_pool_of(&earlier.network);
+    if before.networks.iter().filter(may_have_address).any(|earlier| moves(earlier, after)) {
         return true;
     }
-    let ((kind_before, before), (kind, after)) = (facts(before, selection), facts(after, selection));
     let is_same = |(interface, (network, mac)): (&InterfaceName, &(&str, Option<MacAddr>))| {
-        before.get(interface).is_some_and(|(network_before, mac_before)| {
+        facts_before.get(interface).is_some_and(|(network_before, mac_before)| {
             network_before == network && mac_before.zip(*mac).is_none_or(|(before, now)| before == now)
         })
     };
-    !before.is_empty()
-        && !after.is_empty()
-        && (kind_before != kind || before.len() != after.len() || !after.iter().all(is_same))
+    is_served && (kind_before != kind || facts_before.len() != facts_after.len() || !facts_after.iter().all(is_same))
+}
+
+/// Whether an interface of an earlier version of a machine is on another network in this version.
+fn moves(earlier: &Attachment, machine: &VirtualMachine) -> bool {
+    has_left(machine, &earlier.network, |it| {
+        it.name == earlier.name
+            || it.mac.is_some() && it.mac == earlier.mac
+            || it.acpi_index.is_some() && it.acpi_index == earlier.acpi_index
+    })
+}
+
+/// Whether an interface with an address of `network` is on another network now, where another guest may have this
+/// address. If the machine has no interface on `network`, the result is `true`: the interface may have another name
+/// now. `is_it` returns whether the guest takes an interface of the machine for the interface with the address.
+pub(crate) fn has_left(machine: &VirtualMachine, network: &str, is_it: impl Fn(&Attachment) -> bool) -> bool {
+    let (here, elsewhere): (Vec<&Attachment>, Vec<&Attachment>) =
+        machine.networks.iter().partition(|it| it.network == network);
+    here.is_empty() || elsewhere.into_iter().any(is_it)
 }
 
 /// Writes the MAC addresses that the leader has assigned into the interfaces without a MAC address.
@@ -1049,6 +1067,70 @@ mod tests {
             let live = [pool("p", &json!({}))];
             assert_eq!(facts_of(&changed(&old, &new, &live).0).0.as_deref(), Some(NAME));
         }
+    }
+
+    #[test]
+    fn an_interface_with_another_name_never_keeps_the_network_data_of_its_earlier_network() {
+        let (old, live) = (served(EARLIER, "n/w-0"), [pool("p", &json!({}))]);
+        let on = |mac: &str, interfaces: &[(&str, u32, &str)]| {
+            let mut object = old.clone();
+            let interface = |(name, index, _): &(&str, u32, &str)| json!({"name": name, "acpiIndex": index});
+            let network =
+                |(name, _, network): &(&str, u32, &str)| json!({"name": name, "multus": {"networkName": network}});
+            let spec = &mut object["spec"]["template"]["spec"];
+            spec["domain"]["devices"]["interfaces"] = interfaces.iter().map(interface).collect();
+            spec["domain"]["devices"]["interfaces"][0]["macAddress"] = json!(mac);
+            spec["networks"] = interfaces.iter().map(network).collect();
+            object
+        };
+        let old = on("02:00:00:00:00:01", &[("iface1", 101, "infra/vlan10"), ("iface2", 102, "infra/vlan20")]);
+        let secret = |new: &Value, pools: &[Arc<MachinePool>]| facts_of(&changed(&old, new, pools).0).0;
+        // The pools after the change: the pool has no interface of the machine, is gone, has errors, or contradicts
+        // another pool.
+        let invalid = [pool("p", &json!({"spec": {"addresses": ["x"]}}))];
+        let both = [pool("p", &json!({})), pool("q", &json!({}))];
+        let renamed = [("iface3", 103, "infra/vlan99"), ("iface2", 102, "infra/vlan20")];
+        // The names and the networks are exchanged, and the index or the MAC address stays.
+        let same_index = [("iface3", 101, "infra/vlan20"), ("iface4", 102, "infra/vlan10")];
+        let same_mac = [("iface3", 103, "infra/vlan20"), ("iface4", 104, "infra/vlan10")];
+        for new in [
+            on("02:00:00:00:00:02", &renamed),
+            on("02:00:00:00:00:02", &same_index),
+            on("02:00:00:00:00:01", &same_mac),
+        ] {
+            for pools in [&live[..], &invalid, &both] {
+                assert_eq!(secret(&new, pools).as_deref(), Some(NAME), "{new}");
+            }
+            assert_eq!(secret(&new, &[]), None, "{new}");
+        }
+        // The interface has another name on the same network, or no address can be on the network that is gone.
+        let kept = [("iface3", 101, "infra/vlan10"), ("iface2", 102, "infra/vlan20")];
+        for pools in [&live[..], &invalid, &both, &[]] {
+            assert_eq!(secret(&on("02:00:00:00:00:01", &kept), pools).as_deref(), Some(EARLIER));
+        }
+        let gone = [("iface1", 101, "infra/vlan10")];
+        assert_eq!(secret(&on("02:00:00:00:00:01", &gone), &live).as_deref(), Some(EARLIER));
+        assert_eq!(secret(&on("02:00:00:00:00:01", &gone), &[]), None);
+    }
+
+    #[test]
+    fn the_leader_can_request_another_reference_while_the_choice_of_pools_is_ambiguous() {
+        let (old, both) = (served(EARLIER, "n/w-0"), [pool("p", &json!({})), pool("q", &json!({}))]);
+        let mut asks = old.clone();
+        asks["spec"]["template"]["metadata"]["labels"][NETWORK_DATA_LABEL] = json!("requested-5");
+        let expected = (Some(NAME.to_owned()), Some(101), mark("renewed-aaaaaaaaaaaaaaaa"));
+        assert_eq!(facts_of(&changed(&old, &asks, &both).0), expected);
+    }
+
+    #[test]
+    fn the_leader_can_remove_a_reference_while_a_pool_of_another_network_is_being_deleted() {
+        let mut old = served(EARLIER, "n/w-0");
+        old["spec"]["template"]["spec"]["networks"][0]["multus"]["networkName"] = "infra/vlan99".into();
+        let mut new = old.clone();
+        let volume = &mut new["spec"]["template"]["spec"]["volumes"][1]["cloudInitConfigDrive"];
+        volume.as_object_mut().unwrap().remove("networkDataSecretRef").unwrap();
+        let ending = [pool("p", &json!({"metadata": {"deletionTimestamp": "2026-08-14T10:00:00Z"}}))];
+        assert_eq!(facts_of(&changed(&old, &new, &ending).0), (None, Some(101), Mark::default()));
     }
 
     #[test]

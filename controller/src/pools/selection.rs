@@ -275,9 +275,14 @@ impl Selection {
 
     /// Returns the interfaces for which a machine keeps the network data of a pool that is being deleted and refers to
     /// the machine. An interface is left out if `selected` has its network or its name in the guest, or if the pool
-    /// cannot serve the machine as it is now. `None`: no such pool refers to the machine.
+    /// cannot serve the machine as it is now. `None`: no such pool refers to the machine, or the machine has no
+    /// interface on the network of such a pool.
     pub(crate) fn kept(&self, machine: &VirtualMachine, selected: &[Selected]) -> Option<Vec<Selected>> {
-        let mut pools = self.referring(machine).peekable();
+        // The network of a pool with errors is unknown.
+        let may_serve = |pool: &&MachinePool| {
+            pool.network().is_none_or(|network| machine.networks.iter().any(|it| it.network == network))
+        };
+        let mut pools = self.referring(machine).filter(may_serve).peekable();
         pools.peek()?;
         let mut kept: Vec<Selected> = Vec::new();
         for (_, of) in pools.filter_map(|pool| pool.place(machine).ok()) {
@@ -564,10 +569,9 @@ mod tests {
         // Another pool has the network and the interface of the pool, or only the interface.
         assert_eq!(kept(vec![a.clone(), ending("d", json!({}))]), rows(&["clusters/a eno101 x"]));
         assert_eq!(kept(vec![a, pool("e", &json!({"spec": {"network": "infra/vlan20"}}))]), rows(&[]));
-        // The pool cannot serve the machine as it is now.
-        for spec in [json!({"addresses": ["x"]}), json!({"network": "infra/vlan30"})] {
-            assert_eq!(kept(vec![ending("a", spec.clone())]), rows(&[]), "{spec}");
-        }
+        // The pool has errors, or the machine has no interface on the network of the pool.
+        assert_eq!(kept(vec![ending("a", json!({"addresses": ["x"]}))]), rows(&[]));
+        assert_eq!(kept(vec![ending("a", json!({"network": "infra/vlan30"}))]), None);
         assert_eq!(kept(vec![ending("a", json!({"nodePoolRef": {"name": "q"}}))]), None);
         assert_eq!(kept(vec![pool("a", &json!({}))]), None);
     }

@@ -356,8 +356,6 @@ fn after_a_loss_of_leases_the_secret_of_a_machine_that_no_pool_selects_is_adopte
     let foreign = [(NAME.to_owned(), foreign)].into();
     assert_eq!(decide(&View { secrets: foreign, ..view.clone() }), Step::Wait);
     let mut lost = View { secrets: secrets([own("m-1", "v-1")]), ..view };
-    let elsewhere = vm(&json!({"spec": {"template": {"spec": {"networks": []}}}}));
-    assert_eq!(decide(&View { vm: Some(elsewhere), ..lost.clone() }), Step::Wait, "it is on another network");
     assert_eq!(decide(&lost), Step::Adopt(vec![record(NAME)], NAME.to_owned()));
     lost.ledger.is_of_another = true;
     assert_eq!(decide(&lost), Step::Wait);
@@ -1027,6 +1025,66 @@ fn a_machine_that_moves_to_another_network_releases_its_address_when_no_guest_ca
     assert!(matches!(decide(&view), Step::Claim(_)));
 }
 
+/// Returns the changes after which the interfaces of a VirtualMachine have these names, indexes and networks.
+fn on(interfaces: &[(&str, u32, &str)]) -> Value {
+    let networks =
+        interfaces.iter().map(|(name, _, network)| json!({"name": name, "multus": {"networkName": network}}));
+    let networks: Vec<Value> = networks.collect();
+    let interfaces = interfaces.iter().map(|(name, index, _)| json!({"name": name, "acpiIndex": index}));
+    let interfaces: Vec<Value> = interfaces.collect();
+    let spec = json!({"domain": {"devices": {"interfaces": interfaces}}, "networks": networks});
+    json!({"spec": {"template": {"spec": spec}}})
+}
+
+#[test]
+fn the_reference_to_a_secret_with_an_address_of_another_network_is_replaced_or_removed() {
+    let removal = json!([
+        {"op": "test", "path": "/metadata/resourceVersion", "value": "5"},
+        {"op": "remove", "path": "/spec/template/spec/volumes/0/cloudInitConfigDrive/networkDataSecretRef"},
+        {"op": "remove", "path": "/spec/template/metadata/labels/ipam.glowplug.dev~1network-data"},
+        {"op": "remove", "path": "/spec/template/metadata/annotations/ipam.glowplug.dev~1virtual-machine"},
+    ]);
+    let note = format!(
+        "Secret {NAME:?} has an address of another network, and no pool selects the machine: the controller removes the reference to \
+         this Secret; the guest has no network data after its next start"
+    );
+    let notice = Notice { is_warning: true, reason: "NetworkDataMissing", note: note.clone() };
+    let eno102 = Selected {
+        network: "infra/vlan99".to_owned(),
+        interface: "eno102".parse().unwrap(),
+        attachment: "iface2".to_owned(),
+        ..selected()
+    };
+    // The interface has another name and another network, or the guest takes another interface for it.
+    for (interfaces, selected) in [
+        (&[("iface2", 101, "infra/vlan99")][..], Ok(vec![eno102])),
+        (&[("iface1", 101, "infra/vlan99")], Err("two pools".to_owned())),
+        (&[("iface1", 102, "infra/vlan10"), ("iface2", 101, "infra/vlan99")], Err("other index".to_owned())),
+        (&[], Err("no interface".to_owned())),
+    ] {
+        let mut view = View { vm: Some(vm(&on(interfaces))), selected, ..settled() };
+        assert_eq!(decide(&view), request(None), "{interfaces:?}");
+        view.done.insert(Once::RequestReference);
+        assert_eq!(decide(&view), refer(None), "{interfaces:?}");
+        view = View { selected: Ok(Vec::new()), ..view };
+        assert_eq!(decide(&view), Step::PatchVm(removal.clone(), Some(notice.clone())), "{interfaces:?}");
+        view.ledger.is_of_another = true;
+        assert_eq!(decide(&view), Step::Wait, "another controller serves it");
+        view.ledger.is_of_another = false;
+        view.ledger.waiting = [holder("m-1")].into();
+        assert_eq!(decide(&view), Step::Withdraw(holder("m-1")));
+        view.ledger.waiting.clear();
+        view.ledger.known.clear();
+        view.ledger.held.clear();
+        assert_eq!(decide(&view), Step::PatchVm(removal.clone(), Some(notice.clone())), "the leases are lost");
+        view.done.insert(Once::PatchVm);
+        assert_eq!(decide(&view), report("NetworkDataMissing", &note), "a webhook with older pools has put it back");
+    }
+    let interfaces = [("iface2", 101, "infra/vlan10"), ("iface1", 102, "infra/vlan99")];
+    let renamed = View { vm: Some(vm(&on(&interfaces))), selected: Ok(Vec::new()), ..settled() };
+    assert_eq!(decide(&renamed), Step::Wait, "it is on the network of its address");
+}
+
 #[test]
 fn a_secret_of_version_0_2_0_is_neither_updated_nor_replaced() {
     let of_0_2_0 = OwnSecret { is_immutable: true, ..named(OF_0_2_0) };
@@ -1300,7 +1358,8 @@ fn a_secret_that_is_being_deleted_or_whose_addresses_would_change_is_not_updated
         assert_eq!(decide(&View { selected: Ok(selected), ..view.clone() }), Step::Wait);
     }
     // Another guest may have the address on the other network.
-    assert_eq!(decide(&View { selected: Ok(vec![network]), ..view.clone() }), request(None));
+    let moved = Some(vm(&on(&[("iface1", 101, "infra/vlan20")])));
+    assert_eq!(decide(&View { selected: Ok(vec![network]), vm: moved, ..view.clone() }), request(None));
     let ambiguous = View { selected: Err("two pools".to_owned()), ..view };
     assert_eq!(decide(&ambiguous), Step::Wait);
 }

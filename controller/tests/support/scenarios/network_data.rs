@@ -921,6 +921,51 @@ pub async fn a_machine_that_moves_to_another_network_keeps_its_address_until_its
     place.end([row("v", &v, "10.0.0.9"), row("w", &second, "10.0.1.8")]).await;
 }
 
+pub async fn a_machine_never_reads_its_earlier_secret_if_its_interface_has_another_name_on_another_network(
+    cluster: &Cluster,
+) {
+    let mut place = Place::start(cluster, &["10.0.0.8/30"]).await;
+    let other = format!("{}-other", place.network);
+    let moved = |name: &str, labels: Value| {
+        let interface = json!({"name": name, "bridge": {}, "macAddress": next_mac(), "acpiIndex": 101});
+        let network = json!({"name": name, "multus": {"networkName": other}});
+        let spec = json!({"domain": {"devices": {"interfaces": [interface]}}, "networks": [network]});
+        json!({"metadata": {"labels": labels}, "spec": {"template": {"spec": spec}}})
+    };
+    for name in ["u", "v", "w"] {
+        place.run(name).await;
+        place.until_recorded(name).await;
+        place.halt(name).await;
+    }
+    let [u, v] = ["u", "v"].map(|name| place.secret_name(name));
+    let (u, v) = (u.await, v.await);
+    // The pool selects the machine, but not for its interface on the other network.
+    merge(&place.vms, "u", &moved("net2", json!({}))).await;
+    let of_u = place.secret_name("u").await;
+    assert_ne!(of_u, u);
+    // Without a webhook, the leader replaces or removes the reference.
+    place.installed.stop_answering().await;
+    merge(&place.vms, "v", &moved("net2", json!({}))).await;
+    merge(&place.vms, "w", &moved("net2", json!({(POOL_LABEL): null}))).await;
+    let changed = until(&place.vms, "v", |vm| Hosted::reference(vm).as_ref() != Some(&v)).await;
+    let of_v = Hosted::reference(&changed).unwrap();
+    let removed = until(&place.vms, "w", |vm| Hosted::reference(vm).is_none()).await;
+    assert_eq!(added(&removed), json!({"secret": null, "acpiIndex": 101, "label": null, "of": null}));
+    place.installed.answer_again().await;
+    place.until_asked().await;
+    assert_eq!(place.held().await, held([("10.0.0.10", "w"), ("10.0.0.8", "u"), ("10.0.0.9", "v")]));
+    // A pool of the other network gives the machines new addresses.
+    create_pool_on(&place, "q", &other, &["10.0.1.8/30"]).await;
+    for name in ["u", "v"] {
+        merge(&place.vms, name, &json!({"metadata": {"labels": {(POOL_LABEL): "q"}}})).await;
+        place.boot(name).await;
+    }
+    merge(&place.vms, "w", &json!({"spec": {"runStrategy": "Always"}})).await;
+    assert_eq!(place.until_running("w").await.network_data_secret, None);
+    let w = ("w".to_owned(), None, Vec::new());
+    place.end([row("u", &of_u, "10.0.1.8"), row("v", &of_v, "10.0.1.9"), w]).await;
+}
+
 /// Waits until the lease of an address names this pool.
 pub(super) async fn until_of_pool(place: &Place<'_>, address: &str, pool: &str) {
     let (lease, pool) = (leader::name(&place.network, address), format!("{}/{pool}", place.namespace));
