@@ -200,7 +200,10 @@ impl KnownMachines {
                 });
                 [key.clone()].into()
             }
-            MachineKind::Instance => [key.clone()].into(),
+            MachineKind::Instance => {
+                self.remember(key, |memory| memory.not_held.clear());
+                [key.clone()].into()
+            }
         }
     }
 
@@ -422,8 +425,7 @@ impl KnownMachines {
     pub(super) fn remember(&mut self, key: &Key, note: impl FnOnce(&mut Memory)) {
         let memory = self.memory.entry(key.clone()).or_default();
         note(memory);
-        let is_empty = memory.claimed.is_empty() && memory.notice.is_none() && !memory.is_freed;
-        if is_empty && !memory.is_retry_logged {
+        if memory.is_empty() {
             self.memory.remove(key);
         }
     }
@@ -1026,6 +1028,20 @@ mod tests {
         // An annotation with the UID of another VirtualMachine is a copy, and does not count.
         assert!(!apply(8, &noted(Some("other"))));
         assert!(!apply(9, &noted(None)));
+    }
+
+    #[test]
+    fn the_subjects_of_published_events_are_remembered_until_they_end() {
+        let (mut index, name) = (KnownMachines::default(), key("n", "w"));
+        let (doubts, not_held) = (BTreeSet::from(["x".to_owned()]), BTreeSet::from(["10.0.0.8".parse().unwrap()]));
+        index.remember(&name, |memory| memory.doubts = doubts.clone());
+        assert_eq!(index.memory(&name).doubts, doubts);
+        index.apply(MachineKind::Instance, object("n", "w", 1, &json!({})));
+        index.remember(&name, |memory| memory.not_held = not_held.clone());
+        index.remember(&name, |memory| memory.doubts.clear());
+        assert_eq!(index.memory(&name).not_held, not_held);
+        index.remove(MachineKind::Instance, &name, Some(2));
+        assert!(index.memory.is_empty(), "{:?}", index.memory);
     }
 
     #[test]

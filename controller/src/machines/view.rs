@@ -361,6 +361,14 @@ impl View {
 // === impl Memory ===
 
 impl Memory {
+    /// Whether there is nothing to remember.
+    pub(super) fn is_empty(&self) -> bool {
+        // `noticed` is only the time of `notice`.
+        let Self { claimed, notice, noticed: _, is_retry_logged, not_held, doubts, is_freed } = self;
+        let has_flag = *is_retry_logged || *is_freed;
+        claimed.is_empty() && notice.is_none() && not_held.is_empty() && doubts.is_empty() && !has_flag
+    }
+
     /// Notes a published event.
     pub(super) fn note(&mut self, notice: Notice) {
         (self.notice, self.noticed) = (Some(notice), Some(Instant::now()));

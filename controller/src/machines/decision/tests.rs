@@ -29,6 +29,7 @@ use crate::kinds::network_data::NETWORK_DATA_LABEL;
 use crate::kinds::pool::HolderKind;
 use crate::kinds::virtual_machine::{VirtualMachine, addresses_in};
 use crate::machines::kind::Kinds;
+use crate::machines::known_machines::KnownMachines;
 use crate::machines::proof::Proof;
 use crate::machines::recorded::{Held, Recorded};
 use crate::machines::source::{MachineClaim, Source};
@@ -2276,7 +2277,9 @@ fn a_contradicting_record_whose_address_is_reserved_is_reported_once() {
     let expected: BTreeSet<String> = view.doubts.iter().map(ToString::to_string).collect();
     assert_eq!((expected.len(), &view.doubts[0].addresses[..]), (1, &["10.0.0.9".parse::<IpAddr>().unwrap()][..]));
     assert_eq!(decide(&view), Step::ReportDoubts(expected.clone()));
-    view.memory.doubts = expected;
+    let mut index = KnownMachines::default();
+    index.remember(&key(), |memory| memory.doubts = expected);
+    view.memory = index.memory(&key());
     assert_eq!(decide(&view), Step::Wait);
     // After the end of the record, the controller forgets its event, so a new record of the same content gets an event again.
     view.doubts.clear();
