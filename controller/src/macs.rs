@@ -40,7 +40,7 @@ use crate::cluster::edit::pointer;
 use crate::cluster::events::{Events, reference};
 use crate::cluster::key::Key;
 use crate::cluster::object::{Object, version_of};
-use crate::cluster::request::{Error, Refusal, ask, find, stored};
+use crate::cluster::request::{Error, ask, find, patch_version, stored};
 use crate::cluster::watch::{Change, Known, changes};
 use crate::kinds::mac_pool::{MACPool, mac_lease_name};
 use crate::kinds::pool::{LeaseSpec, StaticIPLease};
@@ -449,17 +449,8 @@ impl Macs {
         tested: Option<String>,
     ) -> Result<(Outcome, bool), Error> {
         let vms: Api<Object> = Api::namespaced_with(self.client.clone(), &key.namespace, &virtual_machines());
-        match ask(vms.patch(&key.name, &PatchParams::default(), patch)).await {
-            Ok(object) => Ok((Outcome::Vm(object), true)),
-            Err(error) => match error.refusal() {
-                Some(Refusal::Absent) => Ok((Outcome::Nothing, false)),
-                Some(Refusal::Other | Refusal::ForGood(_)) => match ask(find(&vms, &key.name)).await? {
-                    Some(object) if object.metadata.resource_version == tested => Err(error),
-                    object => Ok((object.map_or(Outcome::Nothing, Outcome::Vm), false)),
-                },
-                None => Err(error),
-            },
-        }
+        let (vm, is_stored) = patch_version(&vms, &key.name, patch, tested.as_deref()).await?;
+        Ok((vm.map_or(Outcome::Nothing, Outcome::Vm), is_stored))
     }
 
     /// Stores a lease. If another version is stored already, reads that version.

@@ -659,6 +659,32 @@ async fn a_machine_whose_secret_the_api_server_refuses_has_an_event_and_gets_the
     assert_eq!(why["state"], json!("allocated"));
 }
 
+#[tokio::test]
+async fn a_refused_patch_of_a_virtual_machine_ends_the_pass() {
+    for code in [409, 422] {
+        let server = Server::start().await;
+        let cluster = Cluster::of(&server).await;
+        let hosted = hosted(&cluster, &["10.0.0.8/32"]).await;
+        let is_patch =
+            |call: &Call| (&*call.user, call.verb, &*call.plural) == (CONTROLLER, "patch", "virtualmachines");
+        let is_refused = move |call: &Call| is_patch(call) && call.body.is_array();
+        server.set_faults(move |call| if is_refused(call) { Fault::Status(code) } else { Fault::None });
+        let vm = hosted.vm("w", &labels(&hosted, "w", "workers"), &json!({}));
+        hosted.vms.create(&PostParams::default(), &vm).await.unwrap();
+        let _leader = lead(&cluster);
+        // No webhook answers, so each pass sends a merge patch and then a JSON patch.
+        let mut patches = Vec::new();
+        poll("three passes", async || {
+            patches.extend(server.take_calls().iter().filter(|call| is_patch(call)).map(|call| call.body.is_array()));
+            (patches.len() >= 6).then_some(())
+        })
+        .await;
+        assert_eq!(patches[..6], [false, true, false, true, false, true], "{code}");
+        server.clear_faults();
+        assert_eq!(hosted.address_of("w").await, "10.0.0.8");
+    }
+}
+
 /// A lease that version 0.2.0 wrote for a KubevirtMachine also names the namespace of the VirtualMachine.
 #[tokio::test]
 async fn a_lease_that_0_2_0_wrote_is_kept_while_its_virtual_machine_in_another_namespace_exists() {

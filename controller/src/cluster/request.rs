@@ -6,8 +6,10 @@ use std::future::Future;
 use std::time::Duration;
 
 use kube::Api;
+use kube::api::{Patch, PatchParams};
 use kube::core::Status;
 use kube::core::response::StatusDetails;
+use serde::Serialize;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::cluster::backoff::BackOff;
@@ -143,6 +145,33 @@ pub(crate) fn stored<T>(answer: Result<T, Error>) -> Result<Option<T>, Error> {
         Err(error) => match error.refusal() {
             Some(Refusal::Absent | Refusal::Other) => Ok(None),
             Some(Refusal::ForGood(_)) | None => Err(error),
+        },
+    }
+}
+
+/// Sends a patch that the API server must reject if it has another version of the object than `tested`. Returns the
+/// object that the API server has now, and whether the patch is stored. `None`: there is no such object.
+///
+/// # Errors
+///
+/// The API server or a webhook refuses this change of the version `tested`. A repetition of the patch would have the
+/// same result.
+pub(crate) async fn patch_version<P: Serialize + fmt::Debug>(
+    api: &Api<Object>,
+    name: &str,
+    patch: &Patch<P>,
+    tested: Option<&str>,
+) -> Result<(Option<Object>, bool), Error> {
+    match ask(api.patch(name, &PatchParams::default(), patch)).await {
+        Ok(object) => Ok((Some(object), true)),
+        Err(error) => match error.refusal() {
+            Some(Refusal::Absent) => Ok((None, false)),
+            // The status codes for another version, 409 and 422, can also be the answer of a webhook.
+            Some(Refusal::Other | Refusal::ForGood(_)) => match ask(find(api, name)).await? {
+                Some(object) if object.metadata.resource_version.as_deref() == tested => Err(error),
+                object => Ok((object, false)),
+            },
+            None => Err(error),
         },
     }
 }

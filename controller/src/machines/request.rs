@@ -56,9 +56,7 @@ impl Work<'_> {
                 return Ok(Response::OtherAddresses(addresses_of(secret)));
             }
             Step::RequestReference(patch, notice) => {
-                let vms = self.api(MachineKind::VirtualMachine, key);
-                let answer = answered(vms.patch(&key.name, &merge, &Patch::Merge(patch))).await;
-                if !self.take(MachineKind::VirtualMachine, key, stored(answer)?).await? {
+                if !self.patch_vm(view, &Patch::Merge(patch)).await? {
                     return Ok(Response::NotStored);
                 }
                 let has_reference = self.index().vm(key).is_some_and(|vm| vm.secret().is_some());
@@ -68,9 +66,7 @@ impl Work<'_> {
             }
             Step::PatchVm(patch, notice) => {
                 let patch = serde_json::from_value(patch).map_err(request::Error::Unreadable)?;
-                let vms = self.api(MachineKind::VirtualMachine, key);
-                let answer = answered(vms.patch(&key.name, &merge, &Patch::<()>::Json(patch))).await;
-                if !self.take(MachineKind::VirtualMachine, key, patched(answer)?).await? {
+                if !self.patch_vm(view, &Patch::<Value>::Json(patch)).await? {
                     return Ok(Response::NotStored);
                 }
                 if let Some(notice) = notice {
@@ -203,9 +199,7 @@ impl Work<'_> {
                 }
             }
             Step::LeaveAlone(patch, notice) => {
-                let vms = self.api(MachineKind::VirtualMachine, key);
-                let answer = answered(vms.patch(&key.name, &merge, &Patch::Merge(patch))).await;
-                if !self.take(MachineKind::VirtualMachine, key, stored(answer)?).await? {
+                if !self.patch_vm(view, &Patch::Merge(patch)).await? {
                     return Ok(Response::NotStored);
                 }
                 self.publish(view, &notice);
@@ -407,6 +401,22 @@ impl Work<'_> {
         Ok(Response::Done)
     }
 
+    /// Patches the VirtualMachine of a pass. The patch tests the version of the view. Returns whether the patch is
+    /// stored, and updates the index with the VirtualMachine that the API server has now.
+    async fn patch_vm(&self, view: &View, patch: &Patch<Value>) -> Result<bool, Error> {
+        let (kind, key) = (MachineKind::VirtualMachine, &view.key);
+        let known = self.index().version(kind, key);
+        let tested = view.vm.as_ref().and_then(|vm| vm.metadata.resource_version.as_deref());
+        let (vm, is_stored) = request::patch_version(&self.api(kind, key), &key.name, patch, tested).await?;
+        match is_stored {
+            true => self.take(kind, key, vm).await,
+            false => {
+                self.index().take(kind, key, known, vm);
+                Ok(false)
+            }
+        }
+    }
+
     /// Merges a patch into the KubevirtMachine or, if `is_status`, into its status. Returns the stored object. `None`:
     /// the patch was not stored.
     async fn patch_machine(&self, view: &View, patch: Value, is_status: bool) -> Result<Option<Object>, Error> {
@@ -459,16 +469,6 @@ impl Work<'_> {
         tracing::info!(machine = %view.key, uid, reason, pools, networks, waited_seconds = waited, "{note}");
         self.index().remember(&view.key, |memory| (memory.notice, memory.is_retry_logged) = (None, false));
         self.publish_events(view, &Notice { is_warning: false, reason, note });
-    }
-}
-
-/// Returns the object that a JSON patch stored. `None`: the API server has another version of the object, or the object
-/// does not exist.
-fn patched(answer: Result<Object, request::Error>) -> Result<Option<Object>, request::Error> {
-    match answer {
-        // The patch tests the version of the object; the API server responds with 422 when this test fails.
-        Err(request::Error::Request(kube::Error::Api(status))) if status.code == 422 => Ok(None),
-        answer => stored(answer),
     }
 }
 
