@@ -258,6 +258,27 @@ impl<L: Ledger> Registry<L> {
         })
     }
 
+    /// Releases these addresses of a machine, each with its network, and serves waiting machines. The machine keeps its
+    /// other addresses and its place in the wait queue.
+    ///
+    /// Call this only when the machine can no longer send packets from these addresses.
+    ///
+    /// # Errors
+    ///
+    /// The ledger failed, and nothing was released.
+    #[doc(hidden)]
+    pub fn release_addresses(
+        &mut self,
+        machine: &Machine,
+        addresses: &BTreeSet<(String, IpAddr)>,
+        now: Timestamp,
+    ) -> Result<Released, LedgerError> {
+        self.write(|allocator, journal| {
+            let held = allocator.release_addresses(machine, addresses, now, journal);
+            Released { held, served: allocator.serve(now, journal) }
+        })
+    }
+
     /// Resolves one interface of [`Allocator::doubles`]: keeps the addresses of `keep`, releases the claimant's other
     /// addresses of the same families, and serves waiting machines.
     ///

@@ -166,6 +166,21 @@ impl RegistryHandle {
         .await
     }
 
+    /// Releases these addresses of a machine, each with its network, and returns the released addresses. No guest of the
+    /// machine may use them. The machine keeps an address whose release the API server refuses.
+    pub async fn release_addresses(
+        &self,
+        machine: Machine,
+        addresses: BTreeSet<(String, IpAddr)>,
+    ) -> Result<Vec<IpNetwork>, Stopped> {
+        self.write(move |owner| {
+            let released = owner.registry.release_addresses(&machine, &addresses, Timestamp::now())?;
+            owner.announce(released.served);
+            Ok(released.held.into_iter().flat_map(|allocation| allocation.addresses).collect())
+        })
+        .await
+    }
+
     /// Removes a machine from the wait queue. The machine keeps its addresses.
     pub async fn withdraw(&self, machine: Machine) -> Result<(), Stopped> {
         self.write(move |owner| owner.registry.withdraw([&machine])).await

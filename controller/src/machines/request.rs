@@ -162,12 +162,13 @@ impl Work<'_> {
                 }
                 self.index().remember(key, |memory| memory.not_held = beyond);
             }
-            Step::Release(machine, secrets) => {
+            Step::Release(machine, addresses, secrets) => {
                 for name in &secrets {
                     self.delete_secret(view, &machine, name).await?;
                 }
                 if !self.is_read(key, &secrets).await? {
-                    let (uid, addresses) = (machine.uid.clone(), list(registry.release(*machine).await?));
+                    let uid = machine.uid.clone();
+                    let addresses = list(registry.release_addresses(*machine, addresses).await?);
                     tracing::info!(machine = %key, uid, addresses, "released the addresses of another network");
                 }
             }

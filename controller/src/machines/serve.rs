@@ -330,9 +330,9 @@ impl View {
             (None, Some(Problem::Refused(ClaimError::Closed(_)))) => Step::Wait,
             // The machine keeps its place in the wait queue. A change of the pool causes another pass.
             (None, Some(problem)) if problem.is_of_pool() => self.report("NetworkDataMissing", self.of_pool(problem)),
-            (None, Some(Problem::Refused(error @ ClaimError::OtherPool { .. }))) => {
-                self.move_to_other_pool(&claimant.machine, name).unwrap_or_else(|| self.refuse(error.to_string()))
-            }
+            (None, Some(Problem::Refused(error @ ClaimError::OtherPool { interface, .. }))) => self
+                .move_to_other_pool(*interface, selected, &claimant.machine, name)
+                .unwrap_or_else(|| self.refuse(error.to_string())),
             (None, Some(problem @ Problem::Refused(error))) if error.is_about_address() => {
                 let at = self.place_of(error, vm, selected, &claimant.machine);
                 self.report("IPAddressUnavailable", problem.of_request(&at))
@@ -380,20 +380,37 @@ impl View {
         selected.iter().find_map(place).unwrap_or_else(|| "spec.preAllocations of the pool".to_owned())
     }
 
-    /// Returns the step that releases the addresses of the machine, because one of its interfaces is on another network
-    /// now. `None`: a guest may have these addresses, the Secret `name` may have them, or this pass has released them.
-    fn move_to_other_pool(&self, holder: &Machine, name: &str) -> Option<Step> {
-        let held = self.ledger.held.iter().filter(|held| held.claimant.machine == *holder);
-        let secrets: BTreeSet<String> = held.flat_map(|held| held.secrets.iter().cloned()).collect();
+    /// Returns the step that releases the addresses of the interfaces of a machine that are on another network now. The
+    /// other interfaces keep their addresses. `interface` cannot get an address because of its leases. `None`: a guest
+    /// may have these addresses, the Secret `name` may have them, or this pass has released them.
+    fn move_to_other_pool(
+        &self,
+        interface: InterfaceName,
+        selected: &[Selected],
+        holder: &Machine,
+        name: &str,
+    ) -> Option<Step> {
+        let is_left = |held: &&Held| {
+            let now = selected.iter().find(|selected| selected.interface == held.claimant.interface);
+            let is_other = |now: &Selected| {
+                let is_of_other_pool = || now.all_pools().all(|pool| pool.to_string() != held.pool);
+                now.network != held.network || now.interface == interface && is_of_other_pool()
+            };
+            held.claimant.machine == *holder && now.is_some_and(is_other)
+        };
+        let left: Vec<&Held> = self.ledger.held.iter().filter(is_left).collect();
+        let secrets: BTreeSet<String> = left.iter().flat_map(|held| held.secrets.iter().cloned()).collect();
+        let addresses = left.iter().map(|held| (held.network.clone(), held.address)).collect();
         let reads_other = self
             .instance
             .as_ref()
             .is_some_and(|instance| instance.secret.as_deref() != Some(name) || instance.has_started);
-        if secrets.is_empty() || secrets.contains(name) || reads_other || self.has_done(Once::Release) {
+        let is_unknown = left.is_empty() || left.iter().any(|held| held.secrets.is_empty());
+        if is_unknown || secrets.contains(name) || reads_other || self.has_done(Once::Release) {
             return None;
         }
         Some(match self.has_done(Once::ReadInstance) {
-            true => Step::Release(Box::new(holder.clone()), secrets),
+            true => Step::Release(Box::new(holder.clone()), addresses, secrets),
             false => Step::ReadInstance,
         })
     }

@@ -68,8 +68,9 @@ pub(super) enum Step {
     /// Records that the guest of a machine has migrated to another cluster with these addresses. Then publishes which
     /// addresses stay held after the deletion of the VirtualMachine, and which do not.
     RecordMigration(Box<Machine>, BTreeSet<IpAddr>),
-    /// Deletes these Secrets of a machine, then releases its addresses if no guest reads one of the Secrets.
-    Release(Box<Machine>, BTreeSet<String>),
+    /// Deletes these Secrets of a machine, then releases these addresses if no guest reads one of the Secrets. Each
+    /// address comes with its network.
+    Release(Box<Machine>, BTreeSet<(String, IpAddr)>, BTreeSet<String>),
     /// Makes the registry adopt the addresses that the machine has in the Secret with this name.
     Adopt(Vec<Record>, String),
     /// Makes the registry adopt the addresses in the Secret of an earlier machine with the same name, if they are free.

@@ -1,8 +1,10 @@
 //! Releases addresses, and records the searches for machines that come before a release.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use ipnetwork::IpNetwork;
 use jiff::Timestamp;
 
 use super::state::{Allocator, allocations, with_prefix};
@@ -25,25 +27,56 @@ impl Allocator {
         let mut held = Vec::new();
         for (network, address) in self.paths.get(machine).cloned().unwrap_or_default() {
             let Some(state) = self.networks.get(&network) else { continue };
-            let lease = state.held_at(address).filter(|lease| lease.claimant.machine == *machine).cloned();
-            // The ledger refuses to change this lease for now. A later release may succeed.
-            let lease = lease.filter(|_| !state.is_refused(address));
             for interface in state.conflicts_of(address, machine) {
                 let claimant = Arc::new(Claimant { machine: machine.clone(), interface });
                 let network = Arc::clone(&network);
                 self.decide(Change::Conflict { network, address, claimant, record: None }, journal);
             }
-            if let Some(lease) = lease {
-                held.push((Arc::clone(&lease.claimant), with_prefix(address, lease.prefix)));
-                let reuse_after = self.reuse_after(&network, address, &lease);
-                let lease = Some(Lease { released: Some(self.now), reuse_after, ..lease });
-                self.decide(Change::Lease { network, address, lease }, journal);
-            }
+            held.extend(self.release_lease(&network, address, machine, journal));
         }
         self.withdraw(machine, journal);
         self.note_seen(machine, journal);
         self.denied.remove(machine);
         allocations(held)
+    }
+
+    /// Releases these addresses of a machine, each with its network. The machine keeps its other addresses. Returns the
+    /// released addresses.
+    ///
+    /// Each address gets a reuse delay, as in [`Self::release`]. Call this only when the machine can no longer send
+    /// packets from these addresses.
+    pub(crate) fn release_addresses(
+        &mut self,
+        machine: &Machine,
+        addresses: &BTreeSet<(String, IpAddr)>,
+        now: Timestamp,
+        journal: &mut Journal,
+    ) -> Vec<Allocation> {
+        self.advance(now);
+        let mut held = Vec::new();
+        for (network, address) in addresses {
+            held.extend(self.release_lease(network, *address, machine, journal));
+        }
+        allocations(held)
+    }
+
+    /// Releases an address of a machine. `None`: the machine does not hold the address, or the ledger refuses to change
+    /// its lease for now.
+    fn release_lease(
+        &mut self,
+        network: &str,
+        address: IpAddr,
+        machine: &Machine,
+        journal: &mut Journal,
+    ) -> Option<(Arc<Claimant>, IpNetwork)> {
+        let (network, state) = self.networks.get_key_value(network)?;
+        let lease = state.held_at(address).filter(|lease| lease.claimant.machine == *machine);
+        let (network, lease) = (Arc::clone(network), lease.filter(|_| !state.is_refused(address))?.clone());
+        let released = (Arc::clone(&lease.claimant), with_prefix(address, lease.prefix));
+        let reuse_after = self.reuse_after(&network, address, &lease);
+        let lease = Some(Lease { released: Some(self.now), reuse_after, ..lease });
+        self.decide(Change::Lease { network, address, lease }, journal);
+        Some(released)
     }
 
     /// Releases each address of a claimant that is not in `keep`, if `keep` has an address of the same family. Returns

@@ -766,6 +766,29 @@ fn a_waiting_machine_leaves_the_queue_when_the_pool_loses_the_family_that_the_ma
 }
 
 #[test]
+fn a_machine_that_releases_one_of_its_addresses_keeps_the_others() {
+    let mut second = on("vlan20", "b", "addresses: [10.1.0.0/30]");
+    second.interface = "eth1".parse().unwrap();
+    let mut allocator = allocator([on("vlan10", "a", "addresses: [10.0.0.0/30]"), second], []);
+    let both = claim("x", "1", &["n/a", "n/b"]);
+    assert_eq!(given(&mut allocator, &both, 1), "10.0.0.1/30 10.1.0.1/30");
+    let address = |network: &str, address: &str| (network.to_owned(), address.parse().unwrap());
+    let addresses =
+        [address("n/vlan20", "10.1.0.1"), address("n/vlan20", "10.1.0.2"), address("n/vlan10", "10.1.0.1")].into();
+    let mut journal = Journal::default();
+    let released = allocator.release_addresses(&both.machine, &addresses, at(2), &mut journal);
+    let eth1 = Claimant { machine: both.machine.clone(), interface: "eth1".parse().unwrap() };
+    assert_eq!(released, [Allocation { claimant: eth1, addresses: vec!["10.1.0.1/30".parse().unwrap()] }]);
+    assert_eq!(journal.changes().len(), 1);
+    let held: Vec<(&str, IpAddr)> = allocator.leases_of(&both.machine).map(|(network, it, _)| (network, it)).collect();
+    assert_eq!(held, [("n/vlan10", "10.0.0.1".parse().unwrap())]);
+    // A later machine of the same name releases nothing.
+    let other = Machine { uid: "2".to_owned(), ..both.machine };
+    let addresses = [address("n/vlan10", "10.0.0.1")].into();
+    assert_eq!(allocator.release_addresses(&other, &addresses, at(3), &mut Journal::default()), []);
+}
+
+#[test]
 fn a_claimant_with_two_addresses_is_reported_and_keeps_the_address_that_the_caller_names() {
     let lease = |since: u64| Lease {
         claimant: Arc::new(record("x", "10.0.0.1").claimant),

@@ -1002,14 +1002,26 @@ fn a_user_can_request_a_secret_with_a_new_name() {
 #[test]
 fn a_machine_that_moves_to_another_network_releases_its_address_when_no_guest_can_read_it() {
     let interface = "eno101".parse().unwrap();
-    let other = ClaimError::OtherPool { interface, held: "10.0.0.8".parse().unwrap(), pool: "n/q".to_owned() };
+    let other = ClaimError::OtherPool { interface, held: "10.0.0.8".parse().unwrap(), pool: "n/p".to_owned() };
     let text = other.to_string();
-    let mut view = View { problem: Some(Problem::Refused(other)), ..view() };
-    view.ledger.held = vec![Held { secrets: names([EARLIER]), ..held("m-1", "10.0.0.8") }];
+    let eno102 = Selected { network: "infra/vlan20".to_owned(), interface: "eno102".parse().unwrap(), ..selected() };
+    let pool = PoolId { namespace: Some("n".to_owned()), name: "q".to_owned() };
+    let eno101 = Selected { pool, network: "infra/vlan99".to_owned(), ..selected() };
+    let mut view =
+        View { selected: Ok(vec![eno101, eno102.clone()]), problem: Some(Problem::Refused(other)), ..view() };
+    let of_eno102 = Held {
+        claimant: Claimant { machine: holder("m-1"), interface: eno102.interface },
+        network: eno102.network,
+        ..held("m-1", "10.2.0.8")
+    };
+    let all = [held("m-1", "10.0.0.8"), held("m-1", "fd00::8"), of_eno102];
+    view.ledger.held = all.map(|held| Held { secrets: names([EARLIER]), ..held }).into();
     view.ledger.known = [holder("m-1")].into();
     assert_eq!(decide(&view), Step::ReadInstance);
     view.done.insert(Once::ReadInstance);
-    let release = Step::Release(Box::new(holder("m-1")), names([EARLIER]));
+    // The other interface keeps its address.
+    let left = ["10.0.0.8", "fd00::8"].map(|address| ("infra/vlan10".to_owned(), address.parse().unwrap()));
+    let release = Step::Release(Box::new(holder("m-1")), left.into(), names([EARLIER]));
     assert_eq!(decide(&view), release);
     let waits = View { instance: Some(reading(Some(NAME), &json!({}))), ..view.clone() };
     assert_eq!(decide(&waits), release, "its pod waits for the new Secret");

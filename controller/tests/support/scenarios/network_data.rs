@@ -31,7 +31,7 @@ use crate::support::apply::{apply, apply_server_side};
 use crate::support::controller::{Site, merge, until};
 use crate::support::hosted::copies::{clone_machine, restore};
 use crate::support::hosted::definitions::{INSTANCE, VIRTUAL_MACHINE};
-use crate::support::hosted::kubevirt::FINALIZER;
+use crate::support::hosted::kubevirt::{Drive, FINALIZER};
 use crate::support::hosted::provider::{next_mac, object};
 use crate::support::hosted::{Hosted, is_running, poll};
 use crate::support::installed::Installed;
@@ -964,6 +964,43 @@ pub async fn a_machine_never_reads_its_earlier_secret_if_its_interface_has_anoth
     assert_eq!(place.until_running("w").await.network_data_secret, None);
     let w = ("w".to_owned(), None, Vec::new());
     place.end([row("u", &of_u, "10.0.1.8"), row("v", &of_v, "10.0.1.9"), w]).await;
+}
+
+pub async fn an_interface_that_stays_on_its_network_keeps_its_address_when_another_interface_moves(cluster: &Cluster) {
+    let place = Place::start(cluster, &["10.0.0.8/32"]).await;
+    let others = ["q", "r"].map(|name| (name, format!("{}-{name}", place.network)));
+    for ((name, network), address) in others.iter().zip(["10.0.1.8/32", "10.0.2.8/32"]) {
+        let selector = serde_json::from_value(json!({"matchLabels": {"second": name}})).unwrap();
+        let interface = Some("eno102".to_owned());
+        let (network, machine_selector, node_pool_ref) = (network.clone(), Some(selector), None);
+        let spec = PoolSpec { network, interface, machine_selector, node_pool_ref, ..place.spec(name, &[address]) };
+        place.pools.create(&PostParams::default(), &StaticIPPool::new(name, spec)).await.unwrap();
+    }
+    let [(_, second), (_, third)] = &others;
+    let mut manifest = manifest(&place, "w", "Always");
+    manifest["metadata"]["labels"]["second"] = "q".into();
+    let spec = &mut manifest["spec"]["template"]["spec"];
+    let interfaces = spec["domain"]["devices"]["interfaces"].as_array_mut().unwrap();
+    interfaces.push(json!({"name": "net2", "bridge": {}, "macAddress": next_mac()}));
+    spec["networks"].as_array_mut().unwrap().push(json!({"name": "net2", "multus": {"networkName": second}}));
+    place.apply(&manifest).await;
+    let addresses = |drive: Drive| -> Vec<String> { drive.addresses().into_iter().map(|(_, it)| it).collect() };
+    assert_eq!(addresses(place.until_running("w").await), ["10.0.0.8", "10.0.1.8"]);
+    place.until_recorded("w").await;
+    place.halt("w").await;
+    // Another machine waits for the address that the first interface keeps.
+    place.apply(&self::manifest(&place, "v", "Always")).await;
+    place.until_event("v", "IPPoolExhausted").await;
+    manifest["metadata"]["labels"]["second"] = "r".into();
+    manifest["spec"]["template"]["spec"]["networks"][1]["multus"]["networkName"] = third.clone().into();
+    let moved = place.apply(&manifest).await;
+    let secret = Hosted::reference(&moved).unwrap();
+    assert_eq!(addresses(place.until_running("w").await), ["10.0.0.8", "10.0.2.8"]);
+    assert_eq!(place.held().await, held([("10.0.0.8", "w")]));
+    let released = later::leases(cluster, second).await.into_values().map(|spec| spec.released.is_some());
+    assert_eq!(released.collect::<Vec<_>>(), [true]);
+    let w = ("w".to_owned(), Some(secret), vec!["10.0.0.8".to_owned(), "10.0.2.8".to_owned()]);
+    place.end([w]).await;
 }
 
 /// Waits until the lease of an address names this pool.
