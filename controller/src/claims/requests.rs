@@ -20,7 +20,7 @@ use crate::cluster::events::{Events, reference};
 use crate::cluster::key::{Key, PoolId};
 use crate::cluster::object::Object;
 use crate::cluster::request::{self, ask, find, list};
-use crate::ledger::adoption;
+use crate::ledger::adoption::{self, Stored};
 use crate::ledger::registry::RegistryHandle;
 use crate::metrics::Metrics;
 use crate::passes::opening::Opening;
@@ -104,8 +104,8 @@ impl Provider {
         records: impl IntoIterator<Item = (Record, String)>,
     ) -> Result<Vec<Machine>, Error> {
         let records = stream::iter(records).map(|(record, network)| async move {
-            let is_leased = self.is_leased(&record, &network).await?;
-            Ok((!is_leased).then_some(record))
+            let stored = self.stored_lease(&record, &network).await?;
+            Ok((stored == Stored::NotHeld).then_some(record))
         });
         let records: Vec<Result<Option<Record>, Error>> = records.buffered(PASSES).collect().await;
         let records: Vec<Record> = records.into_iter().filter_map(Result::transpose).collect::<Result<_, _>>()?;
@@ -119,13 +119,17 @@ impl Provider {
     /// Makes the registry adopt the record of a claim. Returns the problem to report if the claim still does not hold
     /// its addresses.
     pub(super) async fn adopt(&self, record: Record, network: &str) -> Result<Problem, Error> {
-        if self.is_leased(&record, network).await? {
+        let stored = self.stored_lease(&record, network).await?;
+        if stored == Stored::Held {
             return Err(Error::Behind);
         }
         let adoption = self.registry.adopt(vec![record.clone()]).await?;
-        let problem = match Problem::of_adoption(&adoption) {
-            Some(problem) => problem,
-            None => {
+        let problem = match (stored, Problem::of_adoption(&adoption)) {
+            (Stored::Unreadable(problem), _) => {
+                Problem::Mismatch(problem, record.addresses.iter().map(IpNetwork::ip).collect())
+            }
+            (_, Some(problem)) => problem,
+            (_, None) => {
                 let (addresses, of) = (record.addresses.clone(), network.to_owned());
                 let outside = move |allocator: &Allocator| {
                     let is_in_pool =
@@ -144,16 +148,17 @@ impl Provider {
         Ok(problem)
     }
 
-    /// Whether the API server has a lease of one of the record's addresses for the same holder, although the registry
-    /// has not received such a lease yet.
-    async fn is_leased(&self, record: &Record, network: &str) -> Result<bool, Error> {
+    /// Reads the leases of the record's addresses, which the registry may not have received yet. Returns the first lease
+    /// that its holder has or that cannot be read.
+    async fn stored_lease(&self, record: &Record, network: &str) -> Result<Stored, Error> {
         for address in &record.addresses {
             let uid = &record.claimant.machine.uid;
-            if adoption::is_leased(&self.client, address.ip(), network, uid).await? {
-                return Ok(true);
+            match adoption::stored_lease(&self.client, address.ip(), network, uid).await? {
+                Stored::NotHeld => {}
+                stored => return Ok(stored),
             }
         }
-        Ok(false)
+        Ok(Stored::NotHeld)
     }
 
     /// Releases the addresses of a claimant other than `addresses`, if `addresses` has an address of the same family. A

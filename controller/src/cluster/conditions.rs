@@ -42,11 +42,16 @@ pub(crate) fn unreadable_leases<'l, A: Display>(
     leases: impl IntoIterator<Item = (A, &'l str, &'l str)>,
 ) -> Option<String> {
     let mut leases = leases.into_iter();
-    let line = |(address, name, reason)| format!("{address}: StaticIPLease {name} cannot be read: {reason}");
+    let line = |(address, name, reason)| unreadable_lease(&address, name, reason);
     let mut lines: Vec<String> = leases.by_ref().take(MOST_LINES).map(line).collect();
     let others = leases.count();
     lines.extend((others > 0).then(|| format!("and {others} more")));
     (!lines.is_empty()).then(|| lines.join("\n"))
+}
+
+/// Returns the message about an unreadable lease.
+pub(crate) fn unreadable_lease(address: &impl Display, name: &str, reason: &str) -> String {
+    format!("{address}: StaticIPLease {name} cannot be read: {reason}")
 }
 
 // === impl Stored ===

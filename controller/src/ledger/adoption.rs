@@ -10,25 +10,39 @@ use ipnetwork::IpNetwork;
 use kube::api::ApiResource;
 use kube::{Api, Client};
 
+use crate::cluster::conditions::unreadable_lease;
 use crate::cluster::object::Object;
 use crate::cluster::request::{Error, ask, find};
 use crate::kinds::lease_name::lease_name;
-use crate::kinds::pool::{LeaseSpec, StaticIPLease};
+use crate::kinds::pool::StaticIPLease;
+use crate::ledger::leases;
 
-/// Whether the API server has a lease of this address and network for the object with this UID, or a lease that cannot
-/// be read. The API server is asked, because the registry may receive a lease of another leader late.
-pub(crate) async fn is_leased(
-    client: &Client,
-    address: std::net::IpAddr,
-    network: &str,
-    uid: &str,
-) -> Result<bool, Error> {
+/// The lease of a recorded address on the API server.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) enum Stored {
+    /// The object of the record does not hold the address.
+    NotHeld,
+    /// The object of the record holds the address.
+    Held,
+    /// The lease cannot be read. The text names the lease, and says what to do.
+    Unreadable(String),
+}
+
+/// Reads the lease of this address and network for the object with this UID. The API server is asked, because the
+/// registry may receive a lease of another leader late.
+pub(crate) async fn stored_lease(client: &Client, address: IpAddr, network: &str, uid: &str) -> Result<Stored, Error> {
     // If the name of a lease cannot contain a network, the network has no pool, and so no lease.
-    let Ok(name) = lease_name(address, network) else { return Ok(false) };
+    let Ok(name) = lease_name(address, network) else { return Ok(Stored::NotHeld) };
     let leases: Api<Object> = Api::all_with(client.clone(), &ApiResource::erase::<StaticIPLease>(&()));
-    let Some(lease) = ask(find(&leases, &name)).await? else { return Ok(false) };
-    let spec = serde_json::from_value::<LeaseSpec>(lease.data["spec"].clone());
-    Ok(spec.map_or(true, |spec| spec.released.is_none() && spec.holder.uid == uid))
+    let Some(lease) = ask(find(&leases, &name)).await? else { return Ok(Stored::NotHeld) };
+    Ok(match leases::read(&lease, address, network) {
+        Ok((spec, _)) if spec.released.is_none() && spec.holder.uid == uid => Stored::Held,
+        Ok(_) => Stored::NotHeld,
+        Err(reason) => {
+            let line = unreadable_lease(&address, &name, &reason);
+            Stored::Unreadable(format!("{line}: correct this lease, because the address is in use"))
+        }
+    })
 }
 
 /// Returns the addresses that the registry has adopted from records, by the holder in the record.

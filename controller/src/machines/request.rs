@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use glowplug::host::claim::{Machine, Record, is_object_name};
+use ipnetwork::IpNetwork;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
@@ -18,7 +19,7 @@ use crate::kinds::kubevirt_machine;
 use crate::kinds::kubevirt_machine::{Given, NetworkSecret, OwnSecret, STATUS_MAP, addresses_of, note_update};
 use crate::kinds::network_data::ISSUED;
 use crate::kinds::virtual_machine::VirtualMachine;
-use crate::ledger::adoption;
+use crate::ledger::adoption::{self, Stored};
 use crate::machines::kind::MachineKind;
 use crate::machines::recorded::{free_of, unreserved};
 use crate::machines::secret::secret_in;
@@ -366,11 +367,14 @@ impl Work<'_> {
 
     /// Makes the registry adopt the addresses in a Secret.
     async fn adopt(&self, records: Vec<Record>, secret: String) -> Result<Response, Error> {
+        let mut unreadable = None;
         for record in &records {
-            for address in &record.addresses {
+            for address in record.addresses.iter().map(IpNetwork::ip) {
                 let (network, uid) = (record.network.as_deref().unwrap_or_default(), &record.claimant.machine.uid);
-                if adoption::is_leased(&self.machines.client, address.ip(), network, uid).await? {
-                    return Err(Error::Behind);
+                match adoption::stored_lease(&self.machines.client, address, network, uid).await? {
+                    Stored::NotHeld => {}
+                    Stored::Held => return Err(Error::Behind),
+                    Stored::Unreadable(problem) => unreadable = Some(Problem::Mismatch(problem, vec![address])),
                 }
             }
         }
@@ -386,7 +390,7 @@ impl Work<'_> {
         if adoption.adopted > 0 {
             self.log_adoption(&records, &adoption);
         }
-        Ok(Problem::of_adoption(&adoption).map_or(Response::Done, Response::Refused))
+        Ok(unreadable.or_else(|| Problem::of_adoption(&adoption)).map_or(Response::Done, Response::Refused))
     }
 
     /// Makes the registry adopt the free addresses of an earlier machine.

@@ -748,6 +748,33 @@ pub async fn a_claim_waits_for_the_address_that_it_requests(cluster: &Cluster) {
     assert_eq!(site.held().await, rows([("10.0.0.11", "b"), ("10.0.0.12", "c")]));
 }
 
+pub async fn the_status_of_a_claim_names_its_damaged_lease_until_the_lease_is_corrected(cluster: &Cluster) {
+    let (site, controller) = site(cluster, &["10.0.0.8/30"]).await;
+    site.claim("a", &json!({})).await;
+    assert_eq!(site.address_of("a").await, "10.0.0.8");
+    drop(controller);
+    let leases: Api<StaticIPLease> = Api::all(cluster.client());
+    let name = lease_name("10.0.0.8".parse().unwrap(), &format!("{}/vlan10", site.namespace)).unwrap();
+    let write = async |interface: &str| {
+        let patch = Patch::Merge(json!({"spec": {"holder": {"interface": interface}}}));
+        leases.patch(&name, &PatchParams::default(), &patch).await.unwrap().spec.holder.interface
+    };
+    let interface = leases.get(&name).await.unwrap().spec.holder.interface;
+    write("a/b").await;
+    let mut next = Controller::start(cluster, &site);
+    next.until_ready().await;
+    let problem = "spec.holder.interface: invalid interface \"a/b\"";
+    let message = format!(
+        "10.0.0.8: StaticIPLease {name} cannot be read: {problem}: correct this lease, because the address is in use"
+    );
+    assert_eq!(site.until_not_ready("a", "AllocationFailed").await, message);
+    site.claim("b", &json!({})).await;
+    assert_eq!(site.address_of("b").await, "10.0.0.9");
+    write(&interface).await;
+    until(&site.claims, "a", |claim| condition(claim)["status"] == "True").await;
+    assert_eq!(site.held().await, rows([("10.0.0.8", "a"), ("10.0.0.9", "b")]));
+}
+
 /// Tries to write a lease in a dry run. An error: the policy refuses the write.
 async fn try_write(site: &Site, address: &str, holder: &str) -> Result<(), String> {
     let network = format!("{}/vlan10", site.namespace);

@@ -963,6 +963,41 @@ pub async fn damaged_records_are_repaired_by_the_procedure_of_the_guide(cluster:
     installed.stop().await;
 }
 
+pub async fn a_machine_with_a_damaged_lease_has_an_event_and_keeps_its_address(cluster: &Cluster) {
+    let (hosted, mut installed) = running(cluster, &["10.0.0.8/30"], 1).await;
+    hosted.until_annotated("workers-0", ANNOTATION).await;
+    installed.stop_leading();
+    let leases: Api<StaticIPLease> = Api::all(hosted.client.clone());
+    let name = lease_name("10.0.0.8".parse().unwrap(), &hosted.network).unwrap();
+    let write = async |interface: &str| {
+        let patch = Patch::Merge(json!({"spec": {"holder": {"interface": interface}}}));
+        leases.patch(&name, &PatchParams::default(), &patch).await.unwrap();
+    };
+    write("a/b").await;
+    installed.lead().await;
+    let problem = "spec.holder.interface: invalid interface \"a/b\"";
+    let expected = format!(
+        "10.0.0.8: StaticIPLease {name} cannot be read: {problem}: correct this lease, because the address is in use"
+    );
+    let events: Api<Event> = Api::namespaced(cluster.client(), &hosted.namespace);
+    poll(&expected, async || {
+        let events = events.list(&ListParams::default()).await.unwrap().items;
+        events.into_iter().any(|event| event.note.as_ref() == Some(&expected)).then_some(())
+    })
+    .await;
+    hosted.scale("workers", 2).await;
+    assert_eq!(hosted.address_of("workers-1").await, "10.0.0.9");
+    write("eno101").await;
+    poll("no unreadable lease", async || {
+        let conditions = hosted.pools.get("workers").await.unwrap().status?.conditions;
+        conditions.iter().all(|condition| condition.type_ != "UnreadableLeases").then_some(())
+    })
+    .await;
+    assert_eq!(hosted.restart("workers-0").await.addresses()[0].1, "10.0.0.8");
+    assert_eq!(hosted.held().await, rows([("10.0.0.8", "workers-0"), ("10.0.0.9", "workers-1")]));
+    installed.stop().await;
+}
+
 pub async fn the_status_map_is_written_if_the_crd_has_it(cluster: &Cluster) {
     let (hosted, mut installed) = running(cluster, &["10.0.0.8/30"], 1).await;
     hosted.until_annotated("workers-0", ANNOTATION).await;
