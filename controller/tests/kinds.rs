@@ -192,6 +192,45 @@ async fn kubevirt_machines_hold_addresses_as_soon_as_the_kind_is_installed() {
 }
 
 #[tokio::test]
+async fn a_machine_that_waits_leaves_the_queue_if_no_pool_selects_it_when_a_kind_is_installed() {
+    let server = Server::start().await;
+    let cluster = Cluster::with(Cluster::config_of(&server), of(&[VIRTUAL_MACHINE, INSTANCE])).await;
+    let hosted = Hosted::plain(&cluster).await;
+    hosted.kubevirt.be_late();
+    let mut spec = hosted.spec("", &["10.0.0.8/32"]);
+    let selected = json!({"pool": "p"});
+    spec.machine_selector = serde_json::from_value(json!({"matchLabels": selected})).unwrap();
+    spec.node_pool_ref = None;
+    hosted.pools.create(&PostParams::default(), &StaticIPPool::new("p", spec)).await.unwrap();
+    let mut leader = Controller::of(&cluster, "");
+    leader.until_ready().await;
+    create_vm(&hosted, "a", &selected).await;
+    assert_eq!(hosted.address_of("a").await, "10.0.0.8");
+    for name in ["b", "c"] {
+        create_vm(&hosted, name, &selected).await;
+        hosted.until_event(name, "IPPoolExhausted").await;
+    }
+    // The leader learns that no pool selects the machine only after it has learned of the new kind.
+    let is_watch = |call: &Call, plural: &str| call.user == CONTROLLER && call.plural == plural;
+    server.set_faults(move |call| match is_watch(call, "virtualmachines") && ["list", "watch"].contains(&call.verb) {
+        true => Fault::Status(500),
+        false => Fault::None,
+    });
+    server.cut_watches();
+    merge(&hosted.vms, "b", &json!({"metadata": {"labels": {"pool": null}}})).await;
+    server.take_calls();
+    install(&cluster, &[KUBEVIRT_MACHINE]).await;
+    poll("a leader that watches the kind", async || {
+        server.take_calls().iter().any(|call| is_watch(call, "kubevirtmachines")).then_some(())
+    })
+    .await;
+    server.clear_faults();
+    hosted.until_event("b", "NetworkDataMissing").await;
+    hosted.vms.delete("a", &DeleteParams::default()).await.unwrap();
+    assert_eq!(hosted.address_of("c").await, "10.0.0.8");
+}
+
+#[tokio::test]
 async fn a_virtual_machine_holds_its_address_itself_if_its_kubevirt_machine_is_in_another_cluster() {
     let server = Server::start().await;
     let cluster = Cluster::of(&server).await;

@@ -178,15 +178,14 @@ impl Work<'_> {
 
     async fn read_registry(&self, view: &mut View) -> Result<(), Error> {
         let (key, earlier) = (view.key.clone(), self.index().earlier_of(&view.key));
-        let (claimed, records, may_be_copies) =
-            (view.memory.claimed.clone(), view.records.clone(), view.may_have_copies());
+        let (records, may_be_copies) = (view.records.clone(), view.may_have_copies());
         let doubted: BTreeSet<IpAddr> = view.doubts.iter().flat_map(|doubt| doubt.addresses.iter().copied()).collect();
         let selected = view.selected.iter().flatten();
         let pools: Vec<String> = selected.flat_map(Selected::all_pools).map(PoolId::to_string).collect();
         let (scope, growth) = (self.machines.scope.namespace.clone(), self.index().growth());
         let read = self.machines.registry.read(move |allocator| {
             let records = (&records[..], &doubted, may_be_copies, growth);
-            Recorded::read(allocator, (&key, &earlier), &claimed, records, &pools, &scope)
+            Recorded::read(allocator, (&key, &earlier), records, &pools, &scope)
         });
         view.ledger = read.await?;
         self.note_earlier(&view.ledger.elsewhere);

@@ -87,7 +87,6 @@ impl Recorded {
     pub(super) fn read(
         allocator: &Allocator,
         (key, earlier): (&Key, &BTreeSet<Machine>),
-        claimed: &BTreeSet<Machine>,
         (records, doubted, may_be_copies, growth): (&[Record], &BTreeSet<IpAddr>, bool, u64),
         pools: &[String],
         scope: &str,
@@ -131,7 +130,9 @@ impl Recorded {
                 recorded.homes.extend(home.map(|home| ((network.clone(), *address), home.clone())));
             }
         }
-        recorded.waiting = claimed.iter().filter(|machine| allocator.waits(machine)).cloned().collect();
+        let waiting = allocator.waiting_namesakes(&key.namespace, &key.name);
+        let waiting = waiting.filter(|machine| !machine.kind.is_claim() && Key::of_vm(machine) == *key);
+        recorded.waiting = waiting.chain(earlier.iter().filter(|machine| allocator.waits(machine))).cloned().collect();
         recorded.pools = pools.iter().filter_map(|name| Some((name.clone(), allocator.pool(name)?.clone()))).collect();
         for machine in &recorded.known {
             let of_machine = allocator.conflicts_of(machine);

@@ -43,7 +43,7 @@ impl View {
     /// gone if no VirtualMachine of this name is known.
     pub(super) fn look_for_the_gone(&self) -> Option<Step> {
         let claims = self.sources.claims.iter().map(|claim| &claim.claimant.machine);
-        let known = self.ledger.known.iter().chain(&self.memory.claimed).chain(claims);
+        let known = self.ledger.known.iter().chain(&self.ledger.waiting).chain(&self.memory.claimed).chain(claims);
         let mut known = known.filter(|holder| !self.checked.contains_key(*holder));
         let vm = self.vm.as_ref();
         let uids = [vm.map(|vm| uid(&vm.metadata)), self.machine.as_ref().map(|machine| uid(&machine.metadata))];

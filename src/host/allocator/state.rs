@@ -301,6 +301,14 @@ impl Allocator {
         namesakes.map(|(machine, _)| machine)
     }
 
+    /// The waiting machines with this namespace and name, and any UID.
+    #[doc(hidden)]
+    pub fn waiting_namesakes<'a>(&'a self, namespace: &str, name: &str) -> impl Iterator<Item = &'a Machine> + use<'a> {
+        let first = Machine::new(namespace, name, "");
+        let namesakes = self.queues.waiters.range(first.clone()..);
+        namesakes.map(|(machine, _)| machine).take_while(move |other| is_namesake(other, &first))
+    }
+
     /// Whether a machine waits for addresses.
     #[must_use]
     pub fn waits(&self, machine: &Machine) -> bool {

@@ -50,7 +50,7 @@ fn a_late_record_reserves_the_address_of_another_holder_unless_the_record_may_be
         let (records, allocator) = ([record("w", &address.to_string())], registry.state().unwrap());
         let doubted = BTreeSet::new();
         let records = (&records[..], &doubted, may_be_copies, allocator.growth());
-        Recorded::read(allocator, (&key("w"), &[].into()), &[].into(), records, &["n/p".to_owned()], "").late
+        Recorded::read(allocator, (&key("w"), &[].into()), records, &["n/p".to_owned()], "").late
     };
     assert_eq!(late(&mut registry, true), []);
     let Record { claimant, network, source, .. } = record("w", &address.to_string());
@@ -89,7 +89,7 @@ fn a_reservation_is_unrecorded_when_no_object_records_its_address_and_a_later_re
     let read = |registry: &mut Registry<MemoryLedger>, records: &[Record], doubted: &BTreeSet<IpAddr>| {
         let allocator = registry.state().unwrap();
         let records = (records, doubted, false, allocator.growth());
-        let read = Recorded::read(allocator, (&key("w"), &[].into()), &[].into(), records, &["n/p".to_owned()], "");
+        let read = Recorded::read(allocator, (&key("w"), &[].into()), records, &["n/p".to_owned()], "");
         (read.unrecorded, read.late)
     };
     let records = [record("w", "10.0.0.9/16")];
@@ -105,4 +105,26 @@ fn a_reservation_is_unrecorded_when_no_object_records_its_address_and_a_later_re
     assert_eq!(read(&mut registry, &records, &doubted), (BTreeMap::new(), vec![reservation.clone()]));
     registry.set_aside([reservation], NOW).unwrap();
     assert_eq!(read(&mut registry, &records, &doubted), (BTreeMap::new(), vec![]));
+}
+
+#[test]
+fn each_machine_of_a_name_that_waits_is_known_and_no_claim_of_this_name() {
+    let mut registry = with_pool(Registry::open(MemoryLedger::default()).unwrap());
+    for name in ["a", "b", "c", "d"] {
+        claim(&mut registry, name);
+    }
+    let earlier = Machine { vm_namespace: Some("n".to_owned()), ..Machine::new("clusters", "w", "m-1") };
+    let elsewhere = Machine { vm_namespace: Some("m".to_owned()), ..Machine::new("n", "w", "m-2") };
+    let of_claim = key("w").holder(HolderKind::IpAddressClaim, "c-1");
+    let other = key("w").holder(HolderKind::KubevirtMachine, "m-3");
+    for machine in [machine("w"), machine("v"), earlier.clone(), elsewhere, of_claim, other.clone()] {
+        let claim = Claim { machine, created: NOW, requests: vec![Request::of("n/p")], sticky: false, secret: None };
+        registry.claim(&claim, NOW).unwrap_err();
+    }
+    let allocator = registry.state().unwrap();
+    let (doubted, earlier) = (BTreeSet::new(), BTreeSet::from([earlier]));
+    let read = Recorded::read(allocator, (&key("w"), &earlier), (&[], &doubted, false, allocator.growth()), &[], "");
+    let mut expected = earlier.clone();
+    expected.extend([machine("w"), other]);
+    assert_eq!(read.waiting, expected);
 }
