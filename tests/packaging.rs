@@ -113,7 +113,7 @@ fn a_tarball_has_the_same_bytes_each_time() {
 }
 
 #[test]
-fn the_packages_of_fedora_have_their_files_and_each_program_runs() {
+fn the_rpm_packages_have_exactly_the_expected_files_and_glowplug_runs() {
     let directory = tempfile::tempdir().unwrap();
     let (dist, variable) = dist_below(directory.path());
     // The new network namespace has no network. The build does not run the library's tests, which `make test` runs.

@@ -731,8 +731,8 @@ async fn adopt_with_the_option_namespace_prints_the_next_step_for_a_pool_of_this
         format!("when no machine needs a decision any more, create pool shop/machines in this cluster, from {POOL}"),
     ]);
     assert_eq!(next(plugin.json(&of_file).await), (Some(1), expected));
-    let wrong = "error: --namespace: \"other\" is not the namespace of pool shop/machines, expected the namespace of the pool, and only if the \
-                 controller runs with this option\n";
+    let wrong = "error: --namespace: \"other\" is not the namespace of pool shop/machines, expected the value of the \
+                 controller's own option --namespace, or no option if the controller has none\n";
     let of_other = ["adopt", "--file", POOL, "--namespace", "other"];
     assert_eq!(plugin.run(&of_other).await, (Some(1), String::new(), wrong.to_owned()));
 

@@ -328,7 +328,7 @@ impl Scalar {
         }
     }
 
-    /// The scalar as a number, even if the document has a string; `None` if it is not a whole number.
+    /// The scalar as an integer: the same for `7` and `"7"`. `None`: the scalar is a string that is not an `i64`.
     #[must_use]
     pub fn integer(&self) -> Option<i64> {
         match self {

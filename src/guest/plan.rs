@@ -456,7 +456,7 @@ impl<'a> Planner<'a> {
                     "drive" => drive, "document" => document, "arguments" => arguments);
             }
             Outcome::Default => {
-                info!(self.log, "left the network to the default"; "reason" => reason, "arguments" => arguments);
+                info!(self.log, "used the default arguments of the distribution"; "reason" => reason, "arguments" => arguments);
             }
             Outcome::NothingToDo => info!(self.log, "nothing to do"; "reason" => reason),
             Outcome::Refused => error!(self.log, "refused to configure the network"; "reason" => reason),

@@ -498,7 +498,8 @@ fn ignition_fetches_over_the_network_that_the_host_gives_the_machine() {
     assert_eq!((report.found(), report.part("hostname")), (as_static(), "worker-0\n"));
 }
 
-/// The kernel, dracut and Ignition come from Debian. afterburn is the program that stock images have.
+/// The kernel, dracut and Ignition come from Debian. Other images of these tests have a substitute for afterburn. This
+/// image has the real program, as stock images do.
 #[test]
 fn afterburn_alone_gives_the_machine_the_network_of_the_host() {
     let report = fetch_with(VirtualMachine::new(Image::Stock), Bus::VirtioBlk, |user_data| {

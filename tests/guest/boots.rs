@@ -177,7 +177,7 @@ fn a_run_creates_only_the_fragment_and_the_report() {
 }
 
 #[test]
-fn a_second_run_writes_the_same_files() {
+fn a_second_run_writes_the_same_kernel_arguments() {
     let machine = FakeMachine::kubevirt().with_disk("vdb", hypershift());
     machine.network_kargs(&[]);
     let first = machine.fragment();

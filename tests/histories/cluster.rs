@@ -19,7 +19,7 @@ pub(super) struct Node {
     /// Creation time of the object by the clock of the API server, in milliseconds since 1970.
     pub(super) created: u64,
     guest_created: u64,
-    /// Names of the pools in the claim of the machine. After a rename, the list has the new name.
+    /// Names of the pools in the claim of the machine. When a pool is renamed, its name in this list changes, too.
     pub(super) pools: Vec<String>,
     pub(super) is_sticky: bool,
     style: Style,

@@ -300,7 +300,7 @@ fn ensure_in_scope(id: &PoolId, scope: Option<&str>) -> anyhow::Result<()> {
     let other = scope.filter(|scope| id.namespace.as_deref().is_some_and(|namespace| namespace != *scope));
     ensure!(
         other.is_none(),
-        "--namespace: {:?} is not the namespace of pool {id}, expected the namespace of the pool, and only if the controller runs with this option",
+        "--namespace: {:?} is not the namespace of pool {id}, expected the value of the controller's own option --namespace, or no option if the controller has none",
         other.unwrap_or_default()
     );
     Ok(())

@@ -237,8 +237,8 @@ impl Recorded {
         self.inventory.records.iter().chain(&self.last.records)
     }
 
-    /// Makes the registry, which has the leases and pools, adopt the records and reports in the same order as a leader
-    /// that starts. Returns the mismatches.
+    /// Adopts the records and reports in the order in which a new leader adopts them. The registry must already have
+    /// the leases and the pools. Returns the result, with the mismatches of all steps.
     ///
     /// # Errors
     ///

@@ -70,7 +70,9 @@ pub(super) fn verdict(
     if machine.secret().is_none() && has_own_data {
         let reason = "the machine has network data of its own".to_owned();
         let what_to_do =
-            "to give it an address of the pool, remove the network data from its cloud-init volume".to_owned();
+            "to give it an address of the pool, remove the network data from its cloud-init volume; if its guest runs, the machine is then left \
+             alone, so also remove the annotation ipam.glowplug.dev/left-alone before its next start"
+                .to_owned();
         return (State::OwnNetworkData, reason, None, Some(what_to_do));
     }
     let lacks = selected.iter().find(|pool| !held.iter().any(|lease| is_from(lease, pool)));

@@ -54,8 +54,8 @@ impl View {
         None
     }
 
-    /// Returns the step of [`View::restore`] for a machine whose template must get another reference, or the step that
-    /// must come before.
+    /// Returns the step of [`View::restore`] for a machine whose template must get another reference. If the claimant
+    /// of the machine is not known yet, returns the step that finds the claimant. `None`: there is nothing to restore.
     pub(super) fn restore_first(&self, vm: &VirtualMachine) -> Option<Step> {
         let selected = self.selected.as_ref().ok()?;
         match self.claimant(vm) {

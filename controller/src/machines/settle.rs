@@ -261,12 +261,13 @@ impl View {
         }
     }
 
-    /// Returns the reason why the guest does not run with the network data that its machine would get now. `None` in
-    /// these cases:
+    /// Returns the first of these problems with the network data of a machine:
     ///
-    /// - The guest runs with this network data, or reads the data when it starts.
-    /// - There is no guest.
-    /// - The machine would get other addresses: see [`View::current_document`].
+    /// - The current network data cannot be made, so the Secret keeps earlier data.
+    /// - The Secret is of version 0.2.0, cannot be changed, and has earlier data.
+    /// - The guest runs with earlier data, or waits for a Secret that is never written.
+    ///
+    /// `None`: there is no such problem, or the machine would get other addresses: see [`View::current_document`].
     pub(super) fn outdated(&self, served: &Served) -> Option<String> {
         let (own, name) = (served.own, served.own.name());
         if let Err(problem) = served.document.as_ref()? {

@@ -144,7 +144,7 @@ pub fn admit_new(new: NewMachine<'_>, selection: &Selection) -> serde_json::Resu
         return Ok(Decision::NotSelected(Allowed::of(edit, warning)));
     }
     if machine.metadata.name.as_ref().is_none_or(String::is_empty) {
-        let message = "metadata.name: missing, expected a name: the network data is only for a machine of this name";
+        let message = "metadata.name: missing, expected a name instead of generateName: the controller names the Secret with the network data after the machine";
         return Ok(Decision::Refuse(message.to_owned()));
     }
     if machine.cloud_init.is_none() {
@@ -858,7 +858,7 @@ mod tests {
     fn a_machine_without_a_name_is_refused() {
         let mut object = object(&json!({}));
         object["metadata"] = json!({"namespace": "n", "generateName": "w-"});
-        let message = "metadata.name: missing, expected a name: the network data is only for a machine of this name";
+        let message = "metadata.name: missing, expected a name instead of generateName: the controller names the Secret with the network data after the machine";
         assert_eq!(admit(&object, &[pool("p", &json!({}))], false), Decision::Refuse(message.to_owned()));
     }
 

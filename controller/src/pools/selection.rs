@@ -444,7 +444,8 @@ mod tests {
         let one = selected(&["a infra/vlan10 eno101 x"]);
         assert_eq!(of(&selection, &of_node_pool("clusters-c-1", "p")), one);
         assert_eq!(of(&selection, &of_node_pool("other-c2", "q")), one);
-        // A label with the name of a NodePool of another cluster does not make a pool select the machine.
+        // The pool does not select a machine whose label names a NodePool of another cluster, or a NodePool that does
+        // not exist (`gone/r`).
         for (namespace, name) in [("other-c3", "p"), ("clusters-c-1", "q"), ("other-c3", "q"), ("gone-c4", "r")] {
             assert_eq!(of(&selection, &of_node_pool(namespace, name)), selected(&[]), "{namespace} {name}");
         }

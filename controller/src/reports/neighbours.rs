@@ -299,8 +299,8 @@ impl NeighbourKind {
         }
     }
 
-    /// Converts a reservation of an object to a reservation for the registry. `None`: the default name is not a valid
-    /// interface name, which is impossible.
+    /// Converts the reservation of an object to a reservation for the registry. Never `None`, because
+    /// [`Pool::DEFAULT_INTERFACE`] is a valid interface name.
     fn reservation(self, Reservation { place, uid }: Reservation) -> Option<glowplug::host::claim::Reservation> {
         let Place { guest, network, address } = place;
         let kind = match self {

@@ -417,10 +417,12 @@ impl Machines {
             // The other formats of `claim`, such as `apply`, write a record on a KubevirtMachine, which VirtualMachines
             // of the lists do not have.
             let options = match command {
-                "claim" => "--uid and --format network-data, then annotate them with their addresses (README.md)",
+                "claim" => {
+                    "--uid and --format network-data, then write the addresses into annotations of the VirtualMachines (README.md)"
+                }
                 _ => "--uid",
             };
-            let instead = format_args!("for VirtualMachines, name them as arguments, with {options}");
+            let instead = format_args!("to use VirtualMachines, give their names as arguments, with {options}");
             say(format_args!("warning: no KubevirtMachine in the lists, nothing to do: {instead}"));
         }
         Ok(ReadMachines { machines, inventory: Some(inventory) })

@@ -133,7 +133,7 @@ enum CollectionKind {
 struct Size {
     values: usize,
     bytes: usize,
-    /// The number of nested collections.
+    /// The number of levels of collections: 0 for a scalar, 2 for `[[], []]`.
     depth: usize,
 }
 

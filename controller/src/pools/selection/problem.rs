@@ -11,7 +11,8 @@ use crate::cluster::request::one_line;
 /// Maximum number of interfaces of a machine that a message names.
 const MOST_NAMED: usize = 5;
 
-/// Why the pools of a machine are ambiguous. The message names every object that is involved.
+/// Why the controller cannot use the pools of a machine. The message names one pool, or two pools that contradict each
+/// other.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Problem {
     /// A pool that selects the machine has errors.
