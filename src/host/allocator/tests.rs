@@ -6,6 +6,7 @@ mod shared;
 mod users;
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
