@@ -102,6 +102,16 @@ pub struct Diagnostics {
     warnings: usize,
 }
 
+/// What a diagnostic expects if these values are valid: the only value, or `one of a, b`.
+#[doc(hidden)]
+#[must_use]
+pub fn one_of(values: &[&str]) -> String {
+    match values {
+        [only] => (*only).to_owned(),
+        values => format!("one of {}", values.join(", ")),
+    }
+}
+
 // === impl Severity ===
 
 impl fmt::Display for Severity {

@@ -1,6 +1,6 @@
 //! Reads the members of objects in documents, and reports unknown members.
 
-use crate::diagnostic::{Diagnostic, Diagnostics, FieldPath, Severity};
+use crate::diagnostic::{Diagnostic, Diagnostics, FieldPath, Severity, one_of};
 use crate::formats::value::{Object, Value, Whole};
 
 /// Description of a subnet, for messages.
@@ -201,10 +201,7 @@ impl<'a> Members<'a> {
     pub(crate) fn finish(self, severity: Severity, diagnostics: &mut Diagnostics) {
         for (name, _) in self.object.members() {
             if !self.known.contains(&name) {
-                let expected = match self.known.as_slice() {
-                    [only] => (*only).to_owned(),
-                    known => format!("one of {}", known.join(", ")),
-                };
+                let expected = one_of(&self.known);
                 diagnostics.push(Diagnostic::without_value(severity, self.path.field(name), "unknown key", &expected));
             }
         }

@@ -542,7 +542,7 @@ mod tests {
             refusal("StaticIPPool", members),
             [
                 "spec.nodePoolRef.name: missing, expected the name of a NodePool",
-                "spec.nodePoolRef.namespace: unknown key, expected one of name",
+                "spec.nodePoolRef.namespace: unknown key, expected name",
             ]
         );
     }

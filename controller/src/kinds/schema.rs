@@ -26,7 +26,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use glowplug::diagnostic::{Diagnostic, Diagnostics, FieldPath, Severity};
+use glowplug::diagnostic::{Diagnostic, Diagnostics, FieldPath, Severity, one_of};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceDefinition, JSON, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
 };
@@ -249,7 +249,7 @@ fn demand(
                     Some(schema) => demand(schema, member, path.field(name), false, diagnostics),
                     None if is_open || keeps_unknown => {}
                     None => {
-                        add(diagnostics, path.field(name), "unknown key", &format!("one of {}", names.join(", ")));
+                        add(diagnostics, path.field(name), "unknown key", &one_of(&names));
                     }
                 }
             }
@@ -308,8 +308,7 @@ fn compare(schema: &JSONSchemaProps, value: &Value, path: FieldPath<'_>, diagnos
             let known = schema.enum_.iter().flatten();
             let known: Vec<&str> = known.filter_map(|known| known.0.as_str()).collect();
             if !known.is_empty() && !known.contains(&text.as_str()) {
-                let expected = format!("one of {}", known.join(", "));
-                diagnostics.push(Diagnostic::warning(path, "unknown value", text, &expected));
+                diagnostics.push(Diagnostic::warning(path, "unknown value", text, &one_of(&known)));
             }
         }
         Value::Array(items) => {
