@@ -67,10 +67,13 @@ impl Work<'_> {
             }
             Step::PatchVm(patch, notice) => {
                 let patch = serde_json::from_value(patch).map_err(request::Error::Unreadable)?;
+                let version = || self.index().vm(key).and_then(|vm| vm.metadata.resource_version.clone());
+                let before = version();
                 if !self.patch_vm(view, &Patch::<Value>::Json(patch)).await? {
                     return Ok(Response::NotStored);
                 }
-                if let Some(notice) = notice {
+                // The webhook may have taken the change back.
+                if let Some(notice) = notice.filter(|_| version() != before) {
                     self.publish(view, &notice);
                 }
             }

@@ -193,7 +193,8 @@ impl View {
                 of_interface.any(|selected| selected.attachment == it.name)
             };
             let is_it = |it: &Attachment| index.is_some() && it.acpi_index == index || is_named(it);
-            reference::has_left(vm, &given.network, is_it)
+            let is_new = |it: &Attachment| own.interfaces.iter().all(|given| given.network != it.network);
+            reference::has_left(vm, &given.network, is_it, is_new)
         };
         own.interfaces.iter().any(has_left)
     }

@@ -186,7 +186,7 @@ pub fn admit_change(old: &Object, new: &Object, selection: &Selection, name: &st
     let is_own = |secret: &&str| !is_issued(secret) || is_issued_for(secret, &machine.key().name);
     let is_kept = before.secret().filter(is_own).is_some()
         && !machine.awaits_migration
-        && !before.networks.iter().any(|earlier| moves(earlier, &machine));
+        && !interface_moves(&before, &machine, selection, false);
     let kept = selection.kept(&machine, &selected).filter(|_| is_kept);
     let is_selected = is_selected || kept.is_some();
     let own = before.secret().map(|own| match is_requested || has_changed(&before, &machine, selection) {
@@ -408,9 +408,7 @@ fn facts<'m>(machine: &'m VirtualMachine, selection: &Selection) -> Facts<'m> {
 fn has_changed(before: &VirtualMachine, after: &VirtualMachine, selection: &Selection) -> bool {
     let ((kind_before, facts_before), (kind, facts_after)) = (facts(before, selection), facts(after, selection));
     let is_served = !facts_before.is_empty() && !facts_after.is_empty();
-    // A machine that no pool serves may have an address on any of its networks.
-    let may_have_address = |earlier: &&Attachment| !is_served || selection.has_pool_of(&earlier.network);
-    if before.networks.iter().filter(may_have_address).any(|earlier| moves(earlier, after)) {
+    if interface_moves(before, after, selection, is_served) {
         return true;
     }
     let is_same = |(interface, (network, mac)): (&InterfaceName, &(&str, Option<MacAddr>))| {
@@ -421,22 +419,44 @@ fn has_changed(before: &VirtualMachine, after: &VirtualMachine, selection: &Sele
     is_served && (kind_before != kind || facts_before.len() != facts_after.len() || !facts_after.iter().all(is_same))
 }
 
-/// Whether an interface of an earlier version of a machine is on another network in this version.
-fn moves(earlier: &Attachment, machine: &VirtualMachine) -> bool {
-    has_left(machine, &earlier.network, |it| {
-        it.name == earlier.name
-            || it.mac.is_some() && it.mac == earlier.mac
-            || it.acpi_index.is_some() && it.acpi_index == earlier.acpi_index
-    })
+/// Whether an interface that may have an address moves to another network. Only networks with a pool count. If no
+/// network of the machine has a pool, and pools do not serve the machine, all its networks count: the pool of its
+/// address may be invalid or gone.
+fn interface_moves(before: &VirtualMachine, after: &VirtualMachine, selection: &Selection, is_served: bool) -> bool {
+    let has_pool = |it: &Attachment| selection.has_pool_of(&it.network);
+    let count_all = !is_served && !before.networks.iter().any(has_pool);
+    let is_changed = |it: &Attachment| {
+        let is_same = |old: &Attachment| {
+            (&old.name, &old.network, old.mac, old.acpi_index) == (&it.name, &it.network, it.mac, it.acpi_index)
+        };
+        !before.networks.iter().any(is_same)
+    };
+    let is_new = |it: &Attachment| !before.networks.iter().any(|old| old.name == it.name && old.network == it.network);
+    let moves = |earlier: &Attachment| {
+        let is_it = |it: &Attachment| {
+            let has_index = it.acpi_index.is_some() && it.acpi_index == earlier.acpi_index;
+            is_changed(it) && (it.name == earlier.name || it.mac.is_some() && it.mac == earlier.mac || has_index)
+        };
+        has_left(after, &earlier.network, is_it, is_new)
+    };
+    before.networks.iter().filter(|it| count_all || has_pool(it)).any(moves)
 }
 
 /// Whether an interface with an address of `network` is on another network now, where another guest may have this
-/// address. If the machine has no interface on `network`, the result is `true`: the interface may have another name
-/// now. `is_it` returns whether the guest takes an interface of the machine for the interface with the address.
-pub(crate) fn has_left(machine: &VirtualMachine, network: &str, is_it: impl Fn(&Attachment) -> bool) -> bool {
+/// address.
+///
+/// - `is_it`: whether the guest takes an interface of the machine for the interface with the address
+/// - `is_new`: whether an interface of the machine has come to its network. If no interface is on `network` any more,
+///   such an interface may be the interface with the address, under another name.
+pub(crate) fn has_left(
+    machine: &VirtualMachine,
+    network: &str,
+    is_it: impl Fn(&Attachment) -> bool,
+    is_new: impl Fn(&Attachment) -> bool,
+) -> bool {
     let (here, elsewhere): (Vec<&Attachment>, Vec<&Attachment>) =
         machine.networks.iter().partition(|it| it.network == network);
-    here.is_empty() || elsewhere.into_iter().any(is_it)
+    elsewhere.into_iter().any(|it| is_it(it) || here.is_empty() && is_new(it))
 }
 
 /// Writes the MAC addresses that the leader has assigned into the interfaces without a MAC address.
@@ -1108,9 +1128,30 @@ mod tests {
         for pools in [&live[..], &invalid, &both, &[]] {
             assert_eq!(secret(&on("02:00:00:00:00:01", &kept), pools).as_deref(), Some(EARLIER));
         }
+        // An interface is gone, and none has come to another network.
         let gone = [("iface1", 101, "infra/vlan10")];
-        assert_eq!(secret(&on("02:00:00:00:00:01", &gone), &live).as_deref(), Some(EARLIER));
-        assert_eq!(secret(&on("02:00:00:00:00:01", &gone), &[]), None);
+        let ending = [pool("p", &json!({"metadata": {"deletionTimestamp": "2026-08-14T10:00:00Z"}}))];
+        for pools in [&live[..], &invalid, &both, &ending, &[]] {
+            assert_eq!(secret(&on("02:00:00:00:00:01", &gone), pools).as_deref(), Some(EARLIER));
+        }
+        // An interface without an address moves while the pool of the other interface is being deleted.
+        let other = [("iface1", 101, "infra/vlan10"), ("iface3", 103, "infra/vlan99")];
+        assert_eq!(secret(&on("02:00:00:00:00:01", &other), &ending).as_deref(), Some(EARLIER));
+    }
+
+    #[test]
+    fn two_interfaces_with_one_mac_address_do_not_move_when_another_member_changes() {
+        let live = [pool("p", &json!({}))];
+        let mut old = served(EARLIER, "n/w-0");
+        let spec = &mut old["spec"]["template"]["spec"];
+        let interface = |name: &str| json!({"name": name, "acpiIndex": 101, "macAddress": "02:00:00:00:00:01"});
+        spec["domain"]["devices"]["interfaces"] =
+            json!([interface("iface1"), {"name": "b", "macAddress": "02:00:00:00:00:01"}]);
+        let network = |name: &str, network: &str| json!({"name": name, "multus": {"networkName": network}});
+        spec["networks"] = json!([network("iface1", "infra/vlan10"), network("b", "infra/vlan20")]);
+        let mut new = old.clone();
+        new["spec"]["template"]["metadata"]["labels"]["other"] = json!("label");
+        assert_eq!(facts_of(&changed(&old, &new, &live).0).0.as_deref(), Some(EARLIER));
     }
 
     #[test]

@@ -1073,7 +1073,6 @@ fn the_reference_to_a_secret_with_an_address_of_another_network_is_replaced_or_r
         (&[("iface2", 101, "infra/vlan99")][..], Ok(vec![eno102])),
         (&[("iface1", 101, "infra/vlan99")], Err("two pools".to_owned())),
         (&[("iface1", 102, "infra/vlan10"), ("iface2", 101, "infra/vlan99")], Err("other index".to_owned())),
-        (&[], Err("no interface".to_owned())),
     ] {
         let mut view = View { vm: Some(vm(&on(interfaces))), selected, ..settled() };
         assert_eq!(decide(&view), request(None), "{interfaces:?}");
@@ -1096,6 +1095,8 @@ fn the_reference_to_a_secret_with_an_address_of_another_network_is_replaced_or_r
     let interfaces = [("iface2", 101, "infra/vlan10"), ("iface1", 102, "infra/vlan99")];
     let renamed = View { vm: Some(vm(&on(&interfaces))), selected: Ok(Vec::new()), ..settled() };
     assert_eq!(decide(&renamed), Step::Wait, "it is on the network of its address");
+    let unplugged = View { vm: Some(vm(&on(&[]))), selected: Err("no interface".to_owned()), ..settled() };
+    assert_eq!(decide(&unplugged), Step::Wait, "no interface has come to another network");
 }
 
 #[test]
