@@ -5,7 +5,7 @@ use std::sync::Arc;
 use glowplug::host::claim::{Claim, Request};
 use glowplug_controller::kinds::pool::{MachineNetwork, PoolSpec, StaticIPPool};
 use kube::Api;
-use kube::api::{DeleteParams, PostParams};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::runtime::wait::await_condition;
 use serde_json::{Value, json};
 use tokio::sync::{Notify, Semaphore};
@@ -102,6 +102,38 @@ async fn after_a_crash_at_each_write_the_next_process_finishes_the_work_on_the_p
             return;
         }
     }
+}
+
+#[tokio::test]
+async fn a_derived_pool_is_deleted_although_the_pool_changes_before_the_deletion() {
+    let server = Server::start().await;
+    let cluster = Cluster::of(&server).await;
+    let hosted = Hosted::new(&cluster).await;
+    hosted.node_pool("workers", 0, &json!({})).await;
+    hosted.set_bootstrap_network_config("workers").await;
+    let config = json!({
+        "network": "any-name", "addresses": ["10.0.0.8/30"], "gateway": ["10.0.0.9"], "nameservers": ["10.0.0.9"],
+    });
+    hosted.configure("workers", &config).await;
+    let _leader = Controller::of(&cluster, "");
+    await_condition(hosted.pools.clone(), "workers", |pool: Option<&StaticIPPool>| pool.is_some()).await.unwrap();
+    let (gate, came) = (Arc::new(Semaphore::new(0)), Arc::new(Notify::new()));
+    let (closed, coming) = (Arc::clone(&gate), Arc::clone(&came));
+    server.set_faults(move |call| {
+        let is_last_read = call.plural == "nodepools" && call.query.contains_key("fieldSelector");
+        if call.user != CONTROLLER || !is_last_read {
+            return Fault::None;
+        }
+        coming.notify_one();
+        Fault::Hold(Arc::clone(&closed))
+    });
+    hosted.configure("workers", &Value::Null).await;
+    came.notified().await;
+    // The leader has read the pool already.
+    let note = Patch::Merge(json!({"metadata": {"annotations": {"example.org/note": "changed"}}}));
+    hosted.pools.patch("workers", &PatchParams::default(), &note).await.unwrap();
+    gate.close();
+    await_condition(hosted.pools.clone(), "workers", |pool: Option<&StaticIPPool>| pool.is_none()).await.unwrap();
 }
 
 #[tokio::test]

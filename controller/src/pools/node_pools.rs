@@ -233,6 +233,8 @@ impl NodePools {
         };
         let Err(error) = ask(written).await else { return Ok(Ok(())) };
         match error.refusal() {
+            // No watch reports a change of the status of the pool to this part, so the deletion is tried again later.
+            Some(Refusal::Other) if *derived == Derived::Delete => Err(error.to_string()),
             // The NodePool or the pool has changed or is gone. The watch reports this, which causes another pass.
             Some(Refusal::Absent | Refusal::Other) => Ok(Ok(())),
             // Meanwhile, another pool of the same name has been created.
