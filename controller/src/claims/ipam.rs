@@ -159,6 +159,8 @@ impl provider::Work for Work<'_> {
                     let is_queued = view.ledger.waits && !view.waits_for_address();
                     return Ok(Ended::waiting(is_queued, view.problem.as_ref(), Timestamp::now()));
                 }
+                // The API server may have refused the release of the further address.
+                Step::Wait if view.has_kept => return Ok(Ended::Later),
                 Step::Wait => return Ok(Ended::Well),
                 Step::Claim(claim) if until == Until::Claim => {
                     return Ok(Ended::BeforeClaim(claim));
