@@ -170,16 +170,43 @@ fn is_safe_at_any_time(request: &http::Request<Body>) -> bool {
 ///
 /// A request failed.
 pub async fn serves(client: &Client, resource: &ApiResource) -> kube::Result<bool> {
-    let ApiResource { group, api_version, plural, .. } = resource;
+    Ok(names_version(client, resource).await? && has_kind(client, resource).await?)
+}
+
+/// Whether the API server serves a kind, like [`serves`]. If the list of groups names the version, and the API server
+/// has no list of its kinds, the kind counts as not served: its definition is not established. Only for kinds whose
+/// absence releases no address.
+///
+/// # Errors
+///
+/// A request failed.
+pub async fn serves_established(client: &Client, resource: &ApiResource) -> kube::Result<bool> {
+    match names_version(client, resource).await? {
+        true => match has_kind(client, resource).await {
+            Err(Error::Api(status)) if status.code == 404 => Ok(false),
+            answer => answer,
+        },
+        false => Ok(false),
+    }
+}
+
+/// Whether the list of groups has the version of a kind.
+async fn names_version(client: &Client, resource: &ApiResource) -> kube::Result<bool> {
+    let ApiResource { group, api_version, .. } = resource;
     if group.is_empty() {
         return Ok(true);
     }
     let groups = client.list_api_groups().await?.groups.into_iter().filter(|served| served.name == *group);
-    if !groups.flat_map(|served| served.versions).any(|version| version.group_version == *api_version) {
-        return Ok(false);
+    Ok(groups.flat_map(|served| served.versions).any(|version| version.group_version == *api_version))
+}
+
+/// Whether the list of the kinds of a version has a kind.
+async fn has_kind(client: &Client, resource: &ApiResource) -> kube::Result<bool> {
+    if resource.group.is_empty() {
+        return Ok(true);
     }
-    let list = client.list_api_group_resources(api_version).await?;
-    Ok(list.resources.iter().any(|served| served.name == *plural))
+    let list = client.list_api_group_resources(&resource.api_version).await?;
+    Ok(list.resources.iter().any(|served| served.name == resource.plural))
 }
 
 /// Returns the answer to a read of objects of `resource`. `None`: the API server does not serve this kind.
@@ -399,6 +426,16 @@ mod tests {
         for answers in [&[][..], &[GROUPS], &[KINDS]] {
             assert_eq!(served(answers, &kind("g.example", "v1", "as")).await, unknown);
         }
+    }
+
+    #[tokio::test]
+    async fn a_kind_whose_definition_is_not_established_counts_as_not_served_if_nothing_depends_on_it() {
+        let resource =
+            ApiResource::from_gvk_with_plural(&kube::api::GroupVersionKind::gvk("g.example", "v1", "A"), "as");
+        let served = async |answers| serves_established(&answering(answers), &resource).await.ok();
+        assert_eq!(served(&[GROUPS, KINDS]).await, Some(true));
+        assert_eq!(served(&[GROUPS]).await, Some(false));
+        assert_eq!(served(&[]).await, None, "a proxy answers");
     }
 
     #[tokio::test]

@@ -13,7 +13,7 @@ use kube::{Api, Client};
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use crate::cluster::client::{if_served, serves};
+use crate::cluster::client::{if_served, serves_established};
 use crate::cluster::key::{Key, PoolId};
 use crate::cluster::newest::Newest;
 use crate::cluster::object::{Object, version_of};
@@ -303,7 +303,7 @@ impl SelectionCache {
 
     async fn has_node_pools(&self) -> bool {
         let kind = node_pools();
-        discover("kind NodePool", &|| ask(serves(&self.client, &kind))).await
+        discover("kind NodePool", &|| ask(serves_established(&self.client, &kind))).await
     }
 
     async fn until_node_pools(&self, are_there: bool) {
