@@ -104,19 +104,14 @@ async fn after_a_crash_at_each_write_the_next_process_finishes_the_work_on_the_p
     }
 }
 
-#[tokio::test]
-async fn a_derived_pool_is_deleted_although_the_pool_changes_before_the_deletion() {
-    let server = Server::start().await;
-    let cluster = Cluster::of(&server).await;
-    let hosted = Hosted::new(&cluster).await;
-    hosted.node_pool("workers", 0, &json!({})).await;
-    hosted.set_bootstrap_network_config("workers").await;
-    let config = json!({
-        "network": "any-name", "addresses": ["10.0.0.8/30"], "gateway": ["10.0.0.9"], "nameservers": ["10.0.0.9"],
-    });
-    hosted.configure("workers", &config).await;
-    let _leader = Controller::of(&cluster, "");
-    await_condition(hosted.pools.clone(), "workers", |pool: Option<&StaticIPPool>| pool.is_some()).await.unwrap();
+/// Returns the configuration of a NodePool for a derived pool with these addresses.
+fn bootstrap(addresses: &str) -> Value {
+    json!({"network": "any-name", "addresses": [addresses], "gateway": ["10.0.0.9"], "nameservers": ["10.0.0.9"]})
+}
+
+/// Pauses the leader before it reads a NodePool for the last time before the deletion of the derived pool. Returns a
+/// semaphore that ends the pause when it is closed, and a notification of the pause.
+fn pause_before_deletion(server: &Server) -> (Arc<Semaphore>, Arc<Notify>) {
     let (gate, came) = (Arc::new(Semaphore::new(0)), Arc::new(Notify::new()));
     let (closed, coming) = (Arc::clone(&gate), Arc::clone(&came));
     server.set_faults(move |call| {
@@ -127,6 +122,20 @@ async fn a_derived_pool_is_deleted_although_the_pool_changes_before_the_deletion
         coming.notify_one();
         Fault::Hold(Arc::clone(&closed))
     });
+    (gate, came)
+}
+
+#[tokio::test]
+async fn a_derived_pool_is_deleted_although_the_pool_changes_before_the_deletion() {
+    let server = Server::start().await;
+    let cluster = Cluster::of(&server).await;
+    let hosted = Hosted::new(&cluster).await;
+    hosted.node_pool("workers", 0, &json!({})).await;
+    hosted.set_bootstrap_network_config("workers").await;
+    hosted.configure("workers", &bootstrap("10.0.0.8/30")).await;
+    let _leader = Controller::of(&cluster, "");
+    await_condition(hosted.pools.clone(), "workers", |pool: Option<&StaticIPPool>| pool.is_some()).await.unwrap();
+    let (gate, came) = pause_before_deletion(&server);
     hosted.configure("workers", &Value::Null).await;
     came.notified().await;
     // The leader has read the pool already.
@@ -143,35 +152,20 @@ async fn a_derived_pool_stays_if_its_node_pool_has_the_configuration_again_befor
     let hosted = Hosted::new(&cluster).await;
     hosted.node_pool("workers", 0, &json!({})).await;
     hosted.set_bootstrap_network_config("workers").await;
-    let config = |addresses: &str| {
-        json!({
-            "network": "any-name", "addresses": [addresses], "gateway": ["10.0.0.9"], "nameservers": ["10.0.0.9"],
-        })
-    };
-    hosted.configure("workers", &config("10.0.0.8/30")).await;
+    hosted.configure("workers", &bootstrap("10.0.0.8/30")).await;
     let _leader = Controller::of(&cluster, "");
     let until_addresses = async |addresses: &str| {
         let is = |pool: Option<&StaticIPPool>| pool.is_some_and(|pool| pool.spec.addresses == [addresses]);
         await_condition(hosted.pools.clone(), "workers", is).await.unwrap().unwrap()
     };
     let before = until_addresses("10.0.0.8/30").await;
-    // The leader is paused before it reads the NodePool again.
-    let (gate, came) = (Arc::new(Semaphore::new(0)), Arc::new(Notify::new()));
-    let (closed, coming) = (Arc::clone(&gate), Arc::clone(&came));
-    server.set_faults(move |call| {
-        let is_last_read = call.plural == "nodepools" && call.query.contains_key("fieldSelector");
-        if call.user != CONTROLLER || !is_last_read {
-            return Fault::None;
-        }
-        coming.notify_one();
-        Fault::Hold(Arc::clone(&closed))
-    });
+    let (gate, came) = pause_before_deletion(&server);
     hosted.configure("workers", &Value::Null).await;
     came.notified().await;
-    hosted.configure("workers", &config("10.0.0.8/30")).await;
+    hosted.configure("workers", &bootstrap("10.0.0.8/30")).await;
     gate.close();
     // The next change of the configuration changes the same pool.
-    hosted.configure("workers", &config("10.0.0.8/29")).await;
+    hosted.configure("workers", &bootstrap("10.0.0.8/29")).await;
     let after = until_addresses("10.0.0.8/29").await;
     assert_eq!((after.metadata.uid, after.metadata.deletion_timestamp), (before.metadata.uid, None));
 }
