@@ -1,5 +1,7 @@
 //! Runs the controller as an administrator installs it: a leader, and a replica whose webhooks the API server calls.
 
+use glowplug_controller::kinds::pool::StaticIPPool;
+use kube::Api;
 use kube::api::PostParams;
 use serde_json::{Value, json};
 
@@ -89,7 +91,20 @@ impl<'c> Installed<'c> {
     pub async fn stop(mut self) {
         self.replica.unask().await;
         self.replica.end().await;
+        // A real API server continues to call the webhooks for some time, and refuses pools meanwhile.
+        poll("a pool that no webhook refuses", async || is_unasked(self.cluster).await.then_some(())).await;
     }
+}
+
+/// Whether the API server accepts a pool in a dry run, or refuses it for another reason than a webhook that does not
+/// answer.
+async fn is_unasked(cluster: &Cluster) -> bool {
+    let dry_run = PostParams { dry_run: true, ..PostParams::default() };
+    let pools: Api<StaticIPPool> = Api::namespaced(cluster.client(), "default");
+    let spec = json!({"network": "probe", "addresses": ["10.0.0.8"], "machineNetwork": [{"cidr": "10.0.0.0/24"}]});
+    let pool = StaticIPPool::new("probe", serde_json::from_value(spec).unwrap());
+    let answer = pools.create(&dry_run, &pool).await;
+    !matches!(answer, Err(kube::Error::Api(status)) if status.code == 500)
 }
 
 /// Returns whether the webhook changes a machine of a NodePool. The machine is not stored. `Err`: the message of the
