@@ -380,7 +380,10 @@ impl View {
     /// recorded addresses, or they are reserved for it.
     pub(super) fn reserve_recorded(&self) -> Option<Step> {
         let late = &self.ledger.late;
-        let first = late.first().filter(|_| !self.has_done(Once::ReserveRecorded))?;
+        // This pass has released addresses that no guest can read any more. The objects still record them until the
+        // machine has its next addresses.
+        let is_done = self.has_done(Once::ReserveRecorded) || self.has_done(Once::Release);
+        let first = late.first().filter(|_| !is_done)?;
         let others = match late.len() - 1 {
             0 => String::new(),
             others => format!(" and {others} more"),
