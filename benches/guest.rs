@@ -161,7 +161,7 @@ fn against_true(command: &mut Command) -> Result<String> {
         peers += usage(&mut Command::new("/bin/true"))?;
     }
     let [ours, peers] = [ours, peers].map(|time| time.as_secs_f64() * 1e3 / f64::from(rounds));
-    Ok(format!("{:.2} x /bin/true ({ours:.2} ms of {peers:.2} ms)", ours / peers))
+    Ok(format!("{:.2} x /bin/true ({ours:.2} ms, /bin/true {peers:.2} ms)", ours / peers))
 }
 
 fn usage(command: &mut Command) -> Result<Duration> {

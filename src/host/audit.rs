@@ -734,7 +734,7 @@ mod tests {
             eno101 of n/a (u) is also of eno101 of n/b (i-b)";
         assert_eq!(adopt(std::slice::from_ref(&stray)), (0, vec![mismatch.to_owned()]));
         assert_eq!(adopt(&[guest("b", "10.0.0.2")]), (1, vec![]));
-        // The guest of the machine may also use an address that it does not report.
+        // Machine a has a guest, which may also use an address that it does not report.
         assert_eq!(adopt(&[guest("a", "10.0.0.7"), stray]).0, 1);
     }
 

@@ -142,9 +142,9 @@ impl Reader {
         let reuse_after = time(&mut spec, "reuseAfter", diagnostics);
         let migrated = time(&mut spec, "migrated", diagnostics);
         spec.allow(&["secrets"]);
-        for (name, is_missing) in [("holder", !spec.has("holder")), ("since", !spec.has("since"))] {
-            if is_missing {
-                let (path, expected) = (spec_path.field(name), "a member that the controller writes");
+        for (name, expected) in [("holder", "the holder of the lease"), ("since", "a time of RFC 3339")] {
+            if !spec.has(name) {
+                let path = spec_path.field(name);
                 diagnostics.push(Diagnostic::without_value(Severity::Error, path, "missing", expected));
             }
         }
@@ -203,7 +203,7 @@ fn invalid(path: FieldPath<'_>, what: &str, text: impl fmt::Display, expected: &
 fn claimant(holder: &Object, path: FieldPath<'_>, diagnostics: &mut Diagnostics) -> Option<Claimant> {
     let mut members = Members::new(holder, path);
     let kind = members.required_text("kind", "the kind of the holder", diagnostics);
-    let mut text = |name: &'static str| members.required_text(name, "a member that the controller writes", diagnostics);
+    let mut text = |name: &'static str| members.required_text(name, &format!("the {name} of the holder"), diagnostics);
     let (namespace, name, uid, interface) = (text("namespace"), text("name"), text("uid"), text("interface"));
     let vm_namespace = members.text("virtualMachineNamespace", diagnostics);
     members.finish(Severity::Warning, diagnostics);
@@ -364,7 +364,7 @@ mod tests {
             refusal(&format!("{{kind: List, items: [{{kind: StaticIPLease, metadata: {{name: a}}, spec: {spec}}}]}}")),
             [
                 r#"items[0].spec.address: invalid address "10.0.0.256", expected an IP address"#,
-                r#"items[0].spec.holder.interface: invalid interface name "a b", expected 1 to 15 letters, digits, '.', '_' or '-', not digits alone, nor all, default or lo"#,
+                r#"items[0].spec.holder.interface: invalid interface name "a b", expected 1 to 15 letters, digits, '.', '_' or '-', not only digits, and not all, default or lo"#,
                 r#"items[0].spec.holder.kind: invalid kind "Pod", expected KubevirtMachine, VirtualMachine, IPAddressClaim or IPAMClaim"#,
                 r#"items[0].spec.holder.namespace: invalid name "A", expected lower case letters, digits, '-' and '.'"#,
                 "items[0].spec.later: unknown key, expected one of network, address, prefix, pool, holder, since, released, \
@@ -378,10 +378,10 @@ mod tests {
             refusal("{kind: StaticIPLease, metadata: {name: a}, spec: {}}"),
             [
                 "spec.address: missing, expected an IP address",
-                "spec.holder: missing, expected a member that the controller writes",
+                "spec.holder: missing, expected the holder of the lease",
                 "spec.network: missing, expected the network of the address",
                 "spec.pool: missing, expected the name of a pool",
-                "spec.since: missing, expected a member that the controller writes",
+                "spec.since: missing, expected a time of RFC 3339",
             ]
         );
         assert_eq!(

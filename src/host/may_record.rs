@@ -110,7 +110,7 @@ pub enum State {
     Mismatch,
     /// The pools no longer offer the address, and the machine of the record keeps it.
     Excluded,
-    /// An object has the address, and needs no lease.
+    /// Network data of a user or an IPAddress without a claim has the address. Such a record gets no lease.
     ByRecord,
     /// A running guest, a Service or a Cluster has the address.
     ByReport,

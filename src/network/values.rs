@@ -79,7 +79,7 @@ pub struct DomainNameError;
 impl InterfaceName {
     /// Description of a valid interface name, for messages.
     pub const EXPECTED: &'static str =
-        "1 to 15 letters, digits, '.', '_' or '-', not digits alone, nor all, default or lo";
+        "1 to 15 letters, digits, '.', '_' or '-', not only digits, and not all, default or lo";
 
     /// The longest name, in bytes.
     pub const MAX: usize = 15;
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn interface_names_that_a_program_rejects_or_executes_are_invalid() {
+    fn interface_names_that_a_program_rejects_or_misinterprets_are_invalid() {
         for text in [
             "",
             ".",

@@ -49,8 +49,8 @@ impl CloudInit {
         cloud_init
     }
 
-    /// Returns the values that cloud-init reads from a document, and the meaning of the document in the form of
-    /// `meaning::of`.
+    /// Returns the values that cloud-init reads from a document, and the network that cloud-init makes of them, in the
+    /// form of `meaning::of`.
     pub(crate) fn ask(&mut self, is_openstack: bool, question: Question<'_>) -> (Value, Value) {
         let format = if is_openstack { "openstack" } else { "nocloud" };
         let request = match question {

@@ -14,7 +14,7 @@ use glowplug::formats::{Meaning, read_network};
 use glowplug::render::dracut;
 
 /// The expectation in a diagnostic about an interface name.
-const NAME: &str = "1 to 15 letters, digits, '.', '_' or '-', not digits alone, nor all, default or lo";
+const NAME: &str = "1 to 15 letters, digits, '.', '_' or '-', not only digits, and not all, default or lo";
 /// The expectation in a diagnostic about a MAC address.
 const MAC: &str = "six pairs of hex digits, unicast and not zero";
 const MODE: &str =

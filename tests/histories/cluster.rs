@@ -16,8 +16,9 @@ pub(super) struct Node {
     pub(super) machine: Machine,
     /// UID of the VirtualMachine.
     guest_uid: String,
-    /// Creation time of the object by the clock of the API server, in milliseconds since 1970.
+    /// Creation time of the KubevirtMachine by the clock of the API server, in milliseconds since 1970.
     pub(super) created: u64,
+    /// Creation time of the VirtualMachine and its instance, in the same unit.
     guest_created: u64,
     /// Names of the pools in the claim of the machine. When a pool is renamed, its name in this list changes, too.
     pub(super) pools: Vec<String>,

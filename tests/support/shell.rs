@@ -1,4 +1,4 @@
-//! Runs other programs: shell commands, whose output is shown as in sessions and documents, and tools that build
+//! Runs shell commands, with an output in the form of the sessions and of the pages in `docs`, and tools that build
 //! images.
 
 use std::io::ErrorKind;

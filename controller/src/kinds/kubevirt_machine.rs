@@ -315,8 +315,8 @@ fn all_addresses(records: Objects) -> BTreeSet<IpAddr> {
     records.iter().flat_map(|record| &record.addresses).map(IpNetwork::ip).collect()
 }
 
-/// Returns the other namespace in which capk creates the VirtualMachine of a KubevirtMachine. `None`: capk creates the
-/// VirtualMachine in the namespace of the KubevirtMachine.
+/// Returns the namespace that the template of a KubevirtMachine names for its VirtualMachine, if this is not the
+/// namespace of the KubevirtMachine. `None`: capk creates the VirtualMachine in the namespace of the KubevirtMachine.
 fn vm_elsewhere<'d>(metadata: &ObjectMeta, data: &'d Value) -> Option<&'d str> {
     let namespace = data.pointer("/spec/virtualMachineTemplate/metadata/namespace")?.as_str()?;
     (is_namespace(namespace) && Some(namespace) != metadata.namespace.as_deref()).then_some(namespace)

@@ -132,7 +132,7 @@ impl RegistryHandle {
     ///
     /// # Errors
     ///
-    /// [`Stopped`]; the inner error is the reason for the rejection of the claim.
+    /// [`Stopped`]. If the registry rejects the claim, the function returns an [`Answer`] with the reason.
     pub async fn claim(&self, claim: Claim) -> Result<Answer, Stopped> {
         self.claim_all(vec![claim]).await?.pop().ok_or(Stopped)
     }

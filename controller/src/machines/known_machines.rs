@@ -48,7 +48,7 @@ pub(super) struct KnownMachines {
     suspended: BTreeSet<String>,
     /// Number of the last growth whose records are adopted, see [`OpenPools::growth`].
     growth: u64,
-    /// Names whose objects have changed since the last adoption of records began. `None`: no adoption is in progress.
+    /// Names whose objects have changed during the current adoption of records. `None`: no adoption is in progress.
     changed: Option<BTreeSet<Key>>,
     selection: Arc<Selection>,
     /// The pools that serve each existing VirtualMachine.

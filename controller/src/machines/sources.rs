@@ -219,7 +219,10 @@ impl View {
         }
         let PoolRef { api_group, kind, name } = &claim.pool;
         if (api_group.as_deref(), kind, name) != (Some(pool.api_group.as_str()), &pool.kind, &pool.name) {
-            return Answer::Refused(format!("{title}: of {kind} {name}, expected {} {}", pool.kind, pool.name));
+            return Answer::Refused(format!(
+                "{title}: it belongs to {kind} {name}, expected {} {}",
+                pool.kind, pool.name
+            ));
         }
         let Some(name) = &claim.address else { return answer_without_address(&title, claim.problem.as_ref()) };
         let title = format!("IPAddress {}/{name}", self.key.namespace);
@@ -227,9 +230,14 @@ impl View {
             None => Answer::Step(Step::ReadAddress(name.clone())),
             Some(None) => Answer::Wait(format!("{title}: it does not exist")),
             Some(Some(Err(problem))) => Answer::Invalid(format!("{title}: {problem}")),
-            Some(Some(Ok(address))) if address.claim != claim.key().name || address.pool != claim.pool => {
-                Answer::Refused(format!("{title}: of claim {}, expected {}", address.claim, claim.key().name))
+            Some(Some(Ok(address))) if address.claim != claim.key().name => {
+                let expected = claim.key().name;
+                Answer::Refused(format!("{title}: it belongs to claim {}, expected {expected}", address.claim))
             }
+            Some(Some(Ok(address))) if address.pool != claim.pool => Answer::Refused(format!(
+                "{title}: it belongs to {} {}, expected {} {}",
+                address.pool.kind, address.pool.name, pool.kind, pool.name
+            )),
             Some(Some(Ok(address))) if address.is_deleted() => Answer::Wait(format!("{title}: it is being deleted")),
             Some(Some(Ok(address))) if !has_finalizer(&address.metadata, IN_USE_FINALIZER) => {
                 Answer::Step(Step::PatchAddress(name.clone(), finalize(&address.metadata, true)))

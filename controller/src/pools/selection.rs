@@ -134,8 +134,8 @@ impl Selection {
         all.into_iter().map(String::as_str)
     }
 
-    /// Whether [`Selection::namespaces`] returns every such namespace. `false`: a pool selects by the labels of
-    /// Namespaces, and these labels are unknown.
+    /// Whether [`Selection::namespaces`] is complete. `false`: a pool has a `namespaceSelector`, and the labels of
+    /// Namespaces are unknown.
     #[must_use]
     pub fn has_every_namespace(&self) -> bool {
         self.undecided.is_empty()

@@ -481,7 +481,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn lists_begin_again_after_another_tenure_an_earlier_version_or_an_absent_lease() {
+    fn everything_is_listed_again_if_the_lease_is_of_another_tenure_or_an_earlier_version_or_is_absent() {
         let (mut view, now) = (view("a"), Instant::now());
         let mut ages = |version, transitions| {
             view.decide(Some(lease(Some("b"), version, transitions)), now, Timestamp::UNIX_EPOCH);

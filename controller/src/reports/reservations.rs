@@ -86,8 +86,8 @@ struct Known {
 struct Tracked {
     /// Number of the address. Addresses are numbered in the order in which they were first seen.
     seen: u64,
-    /// Time at which the reservation ends, unless the guest reports the address again. `None`: the address is not
-    /// absent.
+    /// Time at which the reservation ends, if the guest reports its network without the address until then. `None`: the
+    /// last report of the guest has the address.
     until: Option<Instant>,
     standing: Standing,
 }

@@ -89,7 +89,7 @@ enum Command {
     ConfigDrive(ConfigDriveArgs),
     /// Write the kernel arguments of an OpenShift Machine on vSphere
     VsphereKargs(VsphereKargs),
-    /// Check the static hosts of OpenShift's installer on vSphere
+    /// Check the vSphere hosts of an install-config.yaml, or write their Machines
     #[command(subcommand)]
     InstallHosts(InstallHostsCommand),
     /// Write the state of the pools for Prometheus

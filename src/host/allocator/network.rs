@@ -130,7 +130,7 @@ impl Network {
         }
     }
 
-    /// Number of addresses of a pool that records of machines reserve, by family and namespace.
+    /// Number of addresses in a pool that are reserved by records of machines, for each family and namespace.
     pub(super) fn recorded_of(&self, pool: &Pool) -> Counts {
         let mut counts = Counts::new();
         let ranges = pool.spaces().flat_map(|space| space.ranges());
@@ -142,7 +142,8 @@ impl Network {
         counts
     }
 
-    /// The users that record an address without a lease. Records that have ended are left out.
+    /// The users of an address that record or report it and do not hold it. Machines whose objects no longer record the
+    /// address are left out.
     pub(super) fn recorders(&self, address: IpAddr) -> impl Iterator<Item = User<'_>> {
         let ended = self.ended.get(&address);
         let machines = self.conflicts.get(&address).into_iter().flatten();

@@ -1094,7 +1094,7 @@ fn for_30_days_no_machine_gets_the_address_of_a_guest_that_migrated_to_another_c
 }
 
 #[test]
-fn a_namespace_keeps_a_quarter_of_a_shared_pool_for_guests_that_migrated() {
+fn a_namespace_keeps_at_most_a_quarter_of_a_shared_pool_for_guests_that_migrated() {
     let text = "addresses: [10.0.0.8-10.0.0.15], machineNetwork: [{cidr: 10.0.0.0/24}]";
     let beyond = |pool: Pool| {
         let mut allocator = allocator([pool], []);

@@ -25,7 +25,7 @@ pub enum ClaimError {
         pool: String,
         /// Address family.
         family: Family,
-        /// Names of the overflow pools, each with a family of which the pool has no free address.
+        /// Names of the overflow pools, which are exhausted, too. Each has the family of which it has no free address.
         overflow: Vec<(String, Family)>,
     },
     /// The ledger refuses to record the lease, for example because a policy denies it. A repeated claim may succeed:
@@ -311,7 +311,10 @@ impl fmt::Display for PoolError {
         match self {
             Self::Unknown(pool) => write!(f, "unknown pool {pool:?}, expected a pool of the ledger"),
             Self::NewName(pool) => {
-                write!(f, "pool {pool:?} cannot be a new name, expected a given pool that the ledger does not have")
+                write!(
+                    f,
+                    "pool {pool:?} cannot be the new name of a pool, expected a given pool that is not in the ledger yet"
+                )
             }
             Self::InUse { pool, member, known, given } => write!(
                 f,

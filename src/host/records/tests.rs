@@ -193,7 +193,7 @@ fn a_record_with_an_invalid_interface_name_is_reported_and_its_addresses_are_res
         "kubevirt.cluster.x-k8s.io/allocated-ips-eno101": "somebody else's",
     }}});
     let diagnostic = "list: items[0].metadata.annotations.\"kubevirt.cluster.x-k8s.io/allocated-ip-12\": record of an \
-        invalid interface name \"12\", expected 1 to 15 letters, digits, '.', '_' or '-', not digits alone, nor all, \
+        invalid interface name \"12\", expected 1 to 15 letters, digits, '.', '_' or '-', not only digits, and not all, \
         default or lo [10.0.0.5]";
     assert_eq!(read(json!([object("KubevirtMachine", "m-1", annotations)])), (vec![], vec![diagnostic.to_owned()]));
 }

@@ -229,7 +229,7 @@ fn own(machine: &str, vm: &str) -> OwnSecret {
     }
 }
 
-/// Returns the Secret of the machine with another name.
+/// Returns the Secret of machine `m-1`, under this name instead of [`NAME`].
 fn named(name: &str) -> OwnSecret {
     let own = own("m-1", "v-1");
     OwnSecret { metadata: ObjectMeta { name: Some(name.to_owned()), ..own.metadata }, ..own }
@@ -1739,8 +1739,12 @@ fn a_kubevirt_machine_keeps_its_addresses_while_the_machine_or_a_reader_of_its_s
         ("another reference of a later VirtualMachine", next(), Gone),
         ("no reference", Proof { vm: referrer(None), ..proof() }, Gone),
         ("a reader", Proof { instance: own_instance(Some(NAME)), vm: referrer(Some(NEW)), ..proof() }, Kept),
-        ("an orphan that reads it", Proof { instance: orphan(Some(NAME)), ..next() }, Kept),
-        ("an adopted orphan that reads it", Proof { instance: adopted(Some(NAME)), ..next() }, Kept),
+        ("an orphan that reads the Secret of the holder", Proof { instance: orphan(Some(NAME)), ..next() }, Kept),
+        (
+            "an adopted orphan that reads the Secret of the holder",
+            Proof { instance: adopted(Some(NAME)), ..next() },
+            Kept,
+        ),
         ("a reader of another Secret", Proof { instance: next_instance(Some(NEW)), ..next() }, Gone),
         ("an orphan that reads another Secret", Proof { instance: orphan(Some(NEW)), ..proof() }, Kept),
         ("a guest that reports its address", Proof { instance: reporter(), ..next() }, Kept),
@@ -2182,7 +2186,15 @@ fn the_ipaddress_of_another_provider_gets_a_finalizer_then_a_lease_then_a_secret
         assert_eq!(decide(&with_address(&changes)), report("NetworkDataMissing", &note));
     };
     let other = with_address(&json!({"spec": {"claimRef": {"name": "other"}}}));
-    assert_eq!(decide(&other), report("IPAddressConflict", "IPAddress n/a: of claim other, expected w-eno101"));
+    assert_eq!(
+        decide(&other),
+        report("IPAddressConflict", "IPAddress n/a: it belongs to claim other, expected w-eno101")
+    );
+    let other = with_address(&json!({"spec": {"poolRef": {"name": "q"}}}));
+    assert_eq!(
+        decide(&other),
+        report("IPAddressConflict", "IPAddress n/a: it belongs to InClusterIPPool q, expected InClusterIPPool x")
+    );
     refused(
         json!({"spec": {"prefix": 24}}),
         "10.0.0.8 has prefix length 24, expected the prefix length of 10.0.0.0/16",

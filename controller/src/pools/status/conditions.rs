@@ -81,8 +81,8 @@ impl KnownPool {
         Some((NAMESPACES_LISTED, verdict))
     }
 
-    /// Decides the condition of a pool that an API server stored under an earlier schema. `None`: the current schema
-    /// allows the pool, too.
+    /// Decides the condition `SchemaViolated`: the current schema does not allow the pool, which the API server stored
+    /// under an earlier schema. `None`: the current schema allows the pool.
     pub(super) fn schema_violated(&self) -> Option<(&'static str, Verdict)> {
         let lines = self.checked.beyond_schema.as_deref()?;
         Some((SCHEMA_VIOLATED, Verdict::of("True", EARLIER_SCHEMA, lines)))

@@ -274,7 +274,7 @@ pub async fn an_address_that_another_program_writes_into_an_ipam_claim_causes_an
     })
     .await;
     until_no_duplicates(&tenant).await;
-    // The status of the claim has the address of its lease again.
+    // Another program writes the leased address into the status again.
     let own = Patch::Merge(json!({"status": {"ips": ["10.0.0.8/16"]}}));
     tenant.claims.patch_status("a.net1", &PatchParams::default(), &own).await.unwrap();
     assert_eq!(tenant.ips_of("a").await, ["10.0.0.8/16"]);

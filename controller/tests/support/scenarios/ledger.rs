@@ -1,4 +1,4 @@
-//! Leases of the API server as the storage of the ledger.
+//! The ledger that stores its leases as StaticIPLease objects in the API server.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

@@ -226,7 +226,8 @@ fn a_machine_waits_for_closed_addresses_of_the_first_pool_and_gets_none_of_the_o
     assert_eq!(registry.claim(&group("x", &["n/b"]), at(1)).unwrap()[0].addresses[0].to_string(), "10.0.0.20/24");
     // The first pool has only one address. The overflow pool serves the second machine.
     assert_eq!(open(&mut registry, 2), ["v 10.0.0.10/24", "w 10.0.0.21/24"]);
-    // If the first pool is exhausted, a machine waits for closed addresses of the overflow pool.
+    // The first pool is exhausted, and the new address of the overflow pool is closed until its records are adopted:
+    // the machine waits until the address is open.
     registry.resize([of("c", "10.0.0.30")], &[], at(3)).unwrap();
     let closed = registry.claim(&group("y", &["n/a", "n/c"]), at(3)).unwrap_err();
     assert_eq!(closed.to_string(), ClaimError::Closed("n/c".to_owned()).to_string());

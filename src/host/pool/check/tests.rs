@@ -281,7 +281,7 @@ rejects! {
              such as 10.0.0.5, 10.0.0.0/24 or 10.0.0.5-10.0.0.9",
             r#"gateway[0]: invalid address "1.2.3", expected an IPv4 or IPv6 address"#,
             "interface: invalid interface name \"a b\", expected 1 to 15 letters, digits, '.', '_' or '-', \
-             not digits alone, nor all, default or lo",
+             not only digits, and not all, default or lo",
             "nameservers[0]: invalid address \"true\", expected an IPv4 or IPv6 address"];
 }
 
