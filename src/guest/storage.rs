@@ -145,8 +145,12 @@ impl Search<'_> {
     ///
     /// 1. A drive with the uuid of the machine, as soon as it appears. Small devices are read before large devices, even
     ///    if their drivers must be loaded first, because a large device may take minutes to answer.
-    /// 2. A drive whose uuid does not show to which machine the drive belongs, after all drivers have been requested.
+    /// 2. A drive whose uuid does not show to which machine the drive belongs: after all drivers have been requested. If
+    ///    the machine's own drive has the uuid of the machine, at the end of the wait, because the own drive may still
+    ///    appear.
     /// 3. A drive of another machine, at the end of the wait and only with [`Search::any_drive`].
+    ///
+    /// On a machine of unknown platform, the search takes no drive that it would take only at the end of the wait.
     ///
     /// Several drives that disagree are an error at once if they have the uuid of the machine. Else they are an error
     /// only if no better drive appears in time.
@@ -185,8 +189,8 @@ impl Search<'_> {
             self.look(&mut seen, own.as_ref(), false)?;
             let waited = self.system.now().saturating_sub(start);
             if !known {
-                // A drive of another machine does not identify the platform of this machine.
-                let found = self.take(&mut seen, waited, |it| it.has_shape && it.why != Why::NothingBetter)?;
+                // A drive that KubeVirt did not make for this machine does not identify the platform of this machine.
+                let found = self.take(&mut seen, waited, |it| it.has_shape && !it.lacks_own_uuid)?;
                 if found.is_none() {
                     debug!(self.log, "no drive identifies the platform"; "devices" => %names(&seen));
                     self.explain(&seen, None);
@@ -197,7 +201,7 @@ impl Search<'_> {
                 return Ok(Some(found));
             }
             // If several drives disagree, the search goes on: the machine's own drive may still appear.
-            if let Ok(Some(found)) = self.take(&mut seen, waited, |it| it.why != Why::NothingBetter) {
+            if let Ok(Some(found)) = self.take(&mut seen, waited, |it| !it.lacks_own_uuid) {
                 return Ok(Some(found));
             }
             let left = self.wait.saturating_sub(waited.saturating_sub(loaded));
@@ -234,8 +238,12 @@ impl Search<'_> {
         }
         if let Some(found) = self.take(&mut seen, waited, |it| self.any_drive || it.why != Why::NothingBetter)? {
             let device = found.device.display();
-            let uuid = found.meta_data.uuid.as_deref().unwrap_or_default();
-            warn!(self.log, "using the config drive of another machine, as any-drive allows"; "device" => %device, "uuid" => uuid);
+            if found.why == Why::NothingBetter {
+                let uuid = found.meta_data.uuid.as_deref().unwrap_or_default();
+                warn!(self.log, "using the config drive of another machine, as any-drive allows"; "device" => %device, "uuid" => uuid);
+            } else if let Some(own) = own {
+                warn!(self.log, "using a config drive without the uuid of the machine"; "device" => %device, "expected" => own.uuid);
+            }
             return Ok(Some(found));
         }
         if let Some(error) = own.and_then(|own| other_machines(&seen, own.uuid)) {
@@ -384,6 +392,7 @@ impl Search<'_> {
             let Device::Drive(drive) = device else { continue };
             let reason = match (drive.why, taken) {
                 (Why::NothingBetter, _) => "its uuid is another machine's".to_owned(),
+                (_, None) if drive.has_shape => "it does not have the uuid of this machine".to_owned(),
                 (_, None) => "it does not have the layout of KubeVirt drives".to_owned(),
                 (_, Some(taken)) => {
                     let device = taken.device.display();

@@ -31,10 +31,11 @@ pub enum Why {
 pub(super) struct OwnUuid {
     /// The uuid in lower case.
     pub(super) uuid: String,
-    /// Whether the machine's own drive has this uuid. If so, a drive with another uuid belongs to another machine. For
-    /// a VirtualMachineInstance without `spec.domain.firmware`, KubeVirt writes a random uuid on the drive, and libvirt
-    /// writes another random uuid (version 4) and no serial number into the firmware. A machine that is made from a
-    /// VirtualMachine has a uuid of version 5 or a serial number. Source:
+    /// Whether the machine's own drive has this uuid. If so, a drive with another uuid belongs to another machine, and
+    /// KubeVirt did not make a drive without a uuid for this machine. For a VirtualMachineInstance without
+    /// `spec.domain.firmware`, KubeVirt writes a random uuid on the drive, and libvirt writes another random uuid
+    /// (version 4) and no serial number into the firmware. A machine that is made from a VirtualMachine has a uuid of
+    /// version 5 or a serial number, unless KubeVirt 1.6.0 created the VirtualMachine. Source:
     /// `kubevirt/kubevirt:pkg/cloud-init/cloud-init.go`, `cloudInitUUIDFromVMI`.
     pub(super) is_on_drive: bool,
 }
@@ -48,6 +49,8 @@ pub(super) struct Candidate {
     pub(super) drive: Option<ConfigDrive>,
     pub(super) meta_data: MetaData,
     pub(super) has_shape: bool,
+    /// Whether the machine's own drive has a uuid that this drive lacks. The own drive may then still appear.
+    pub(super) lacks_own_uuid: bool,
     pub(super) why: Why,
 }
 
@@ -128,7 +131,8 @@ impl Candidate {
             }
             _ => Why::without_uuid(has_shape),
         };
-        Self { volume, drive, meta_data, has_shape, why }
+        let lacks_own_uuid = why != Why::OwnUuid && own.is_some_and(|own| own.is_on_drive);
+        Self { volume, drive, meta_data, has_shape, lacks_own_uuid, why }
     }
 }
 

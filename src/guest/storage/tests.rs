@@ -339,7 +339,7 @@ fn a_medium_that_is_inserted_late_is_read() {
 
 #[test]
 fn a_device_that_fails_does_not_end_the_search() {
-    let machine = FakeMachine::new(Some(OWN));
+    let machine = FakeMachine::new(None);
     failing_device(machine.root.path(), "sda");
     machine.device("vdb", config_2("", "{}"));
     assert_eq!(machine.found(), Some(answer("/dev/vdb", "", "{}", 0, Why::Shape)));
@@ -357,11 +357,13 @@ fn failing_device(root: &Path, name: &str) {
 #[test]
 fn a_failing_device_is_an_error_because_it_may_be_the_own_drive_of_the_machine() {
     let expected = format!("reading /dev/sda: {}", io::Error::from(Errno::EIO));
-    let machine = FakeMachine::new(Some(OWN));
-    failing_device(machine.root.path(), "sda");
-    assert_eq!(machine.error(), expected);
-    machine.device("vdb", config_2(OTHER, "{}"));
-    assert_eq!(machine.error(), expected);
+    for uuid in [OTHER, ""] {
+        let machine = FakeMachine::new(Some(OWN));
+        failing_device(machine.root.path(), "sda");
+        assert_eq!(machine.error(), expected);
+        machine.device("vdb", config_2(uuid, "{}"));
+        assert_eq!(machine.error(), expected);
+    }
 }
 
 #[test]
@@ -423,6 +425,42 @@ fn the_own_drive_is_preferred_to_the_earlier_drive_of_a_clone() {
     machine.refuse(Errno::EBUSY);
     machine.device("sda", &clone);
     assert_eq!(machine.found(), Some(answer("/dev/vdb", OWN, "own", 80, Why::OwnUuid)));
+}
+
+#[test]
+fn the_own_drive_is_preferred_to_an_earlier_drive_without_a_uuid() {
+    let own = config_2(OWN, "own");
+    let mut machine = FakeMachine::with_clock(Some(OWN), move |root, nth| {
+        if nth == 3 {
+            device(root, "sr0", &own);
+        }
+    });
+    machine.refuse(Errno::EBUSY);
+    machine.device("vda", config_2("", "other"));
+    assert_eq!(machine.found(), Some(answer("/dev/sr0", OWN, "own", 60, Why::OwnUuid)));
+}
+
+/// KubeVirt writes no uuid on the drive of a VirtualMachineInstance whose firmware has a serial number and no uuid.
+#[test]
+fn a_drive_without_the_uuid_of_the_machine_is_used_at_the_end_of_the_wait() {
+    for (uuid, serial) in [(OWN, ""), (RANDOM, "4be3")] {
+        let machine = FakeMachine::new(Some(uuid));
+        machine.file("sys/class/dmi/id/product_serial", format!("{serial}\n"));
+        machine.device("vdb", config_2("", "{}"));
+        assert_eq!(machine.found(), Some(answer("/dev/vdb", "", "{}", 100, Why::Shape)));
+        let line = format!("WARN using a config drive without the uuid of the machine expected={uuid} device=/dev/vdb");
+        assert_eq!(machine.lines()[1..], [line]);
+    }
+}
+
+#[test]
+fn a_drive_without_a_uuid_is_used_without_a_wait_if_the_machine_has_a_random_uuid() {
+    let mut machine = FakeMachine::without_sleep(Some(RANDOM));
+    machine.refuse(Errno::EBUSY);
+    machine.device("vdb", config_2("", "{}"));
+    assert_eq!(machine.found(), Some(answer("/dev/vdb", "", "{}", 0, Why::Shape)));
+    let line = "INFO found config drive waited_ms=0 why=shape label=config-2 file_system=iso9660 device=/dev/vdb";
+    assert_eq!(machine.lines(), [line]);
 }
 
 #[test]
@@ -568,11 +606,13 @@ fn the_drive_of_another_machine_is_used_last_and_only_with_any_drive() {
 #[test]
 fn if_the_machine_or_the_drive_has_no_uuid_the_shape_of_the_drive_decides() {
     let other = [("openstack/latest/meta_data.json", "{}"), ("openstack/2018-08-27/network_data.json", "")];
-    for (uuid, drive) in [(Some(OWN), ""), (None, OWN), (Some("00000000-0000-0000-0000-000000000000"), OWN)] {
+    for (uuid, drive, waited) in
+        [(Some(OWN), "", 100), (None, OWN, 0), (Some("00000000-0000-0000-0000-000000000000"), OWN, 0)]
+    {
         let machine = FakeMachine::new(uuid);
         machine.device("sda", image("config-2", &other));
         machine.device("vdb", config_2(drive, "{}"));
-        assert_eq!(machine.found(), Some(answer("/dev/vdb", drive, "{}", 0, Why::Shape)));
+        assert_eq!(machine.found(), Some(answer("/dev/vdb", drive, "{}", waited, Why::Shape)));
     }
 }
 
@@ -610,8 +650,8 @@ fn drives_that_disagree_are_an_error() {
 
 #[test]
 fn drives_that_disagree_do_not_matter_after_the_own_drive_has_appeared() {
-    let own = config_2(OWN, "own");
-    let mut machine = FakeMachine::with_clock(Some(OWN), move |root, nth| {
+    let own = config_2(RANDOM, "own");
+    let mut machine = FakeMachine::with_clock(Some(RANDOM), move |root, nth| {
         if nth == 2 {
             device(root, "vdc", &own);
         }
@@ -619,7 +659,7 @@ fn drives_that_disagree_do_not_matter_after_the_own_drive_has_appeared() {
     machine.refuse(Errno::EBUSY);
     machine.device("sr0", config_2("", "{}"));
     machine.device("vdb", config_2("", "{} "));
-    assert_eq!(machine.found(), Some(answer("/dev/vdc", OWN, "own", 40, Why::OwnUuid)));
+    assert_eq!(machine.found(), Some(answer("/dev/vdc", RANDOM, "own", 40, Why::OwnUuid)));
 }
 
 #[test]
@@ -650,7 +690,7 @@ fn the_label_of_a_drive_can_be_in_upper_or_lower_case() {
 fn a_drive_without_a_known_layout_is_used_and_has_no_network() {
     let machine = FakeMachine::new(Some(OWN));
     machine.device("vdb", image("config-2", &[("user-data", "")]));
-    let expected = Answer { layout: None, network: None, ..answer("/dev/vdb", "", "", 0, Why::Label) };
+    let expected = Answer { layout: None, network: None, ..answer("/dev/vdb", "", "", 100, Why::Label) };
     assert_eq!(machine.found(), Some(expected));
 }
 
@@ -661,7 +701,7 @@ fn unreadable_metadata_does_not_affect_the_network() {
     let expected = Answer {
         label: "cidata".to_owned(),
         layout: Some(Layout::NoCloud),
-        ..answer("/dev/vdb", "", "{}", 0, Why::Label)
+        ..answer("/dev/vdb", "", "{}", 100, Why::Label)
     };
     assert_eq!(machine.found(), Some(expected));
     let line = "WARN warning about the machine's document diagnostic=line 1 column 5: not readable as YAML \
@@ -700,7 +740,7 @@ fn a_device_in_a_subdirectory_is_named_by_its_path() {
 
 #[test]
 fn a_broken_drive_is_skipped_if_another_drive_exists() {
-    let machine = FakeMachine::new(Some(OWN));
+    let machine = FakeMachine::new(None);
     machine.device("sda", torn());
     machine.device("vdb", config_2("", "{}"));
     assert_eq!(machine.found(), Some(answer("/dev/vdb", "", "{}", 0, Why::Shape)));
@@ -714,11 +754,14 @@ fn a_broken_drive_alone_is_an_error_with_its_cause() {
 }
 
 #[test]
-fn a_broken_drive_is_reported_instead_of_the_drive_of_another_machine() {
-    let machine = FakeMachine::new(Some(OWN));
-    machine.device("sda", config_2(OTHER, "{}"));
-    machine.device("vdb", torn());
-    assert_eq!(machine.error(), "reading config drive /dev/vdb: invalid block size of the volume, expected 2048 bytes");
+fn a_broken_drive_is_reported_instead_of_a_drive_without_the_uuid_of_the_machine() {
+    for uuid in [OTHER, ""] {
+        let machine = FakeMachine::new(Some(OWN));
+        machine.device("sda", config_2(uuid, "{}"));
+        machine.device("vdb", torn());
+        let expected = "reading config drive /dev/vdb: invalid block size of the volume, expected 2048 bytes";
+        assert_eq!(machine.error(), expected);
+    }
 }
 
 #[test]
@@ -784,6 +827,24 @@ fn a_drive_of_another_shape_does_not_identify_the_platform() {
     }
 }
 
+#[test]
+fn a_drive_without_a_uuid_identifies_the_platform_only_if_the_own_drive_may_lack_the_uuid() {
+    let mut machine = FakeMachine::without_sleep(Some(RANDOM));
+    machine.refuse(Errno::EBUSY);
+    machine.known = false;
+    machine.device("vdb", config_2("", "{}"));
+    assert_eq!(machine.found(), Some(answer("/dev/vdb", "", "{}", 0, Why::Shape)));
+
+    let mut machine = FakeMachine::without_sleep(Some(OWN));
+    machine.refuse(Errno::EBUSY);
+    machine.known = false;
+    machine.device("vdb", config_2("", "{}"));
+    assert_eq!(machine.found(), None);
+    let reason = "it does not have the uuid of this machine";
+    let line = format!("INFO did not use a config drive reason={reason} label=config-2 device=/dev/vdb");
+    assert_eq!(machine.lines(), [line]);
+}
+
 // === reading ===
 
 /// Makes a machine with one broken drive, which the kernel mounts once, with these files.
@@ -826,7 +887,7 @@ fn unmount(at: &Path) -> io::Result<()> {
 #[test]
 fn a_drive_that_our_reader_cannot_read_is_mounted_read_and_unmounted() {
     let machine = mounting(&[("openstack/latest/network_data.json", "{}")], unmount);
-    let expected = Answer { uuid: None, ..answer("/dev/vdb", "", "{}", 0, Why::Label) };
+    let expected = Answer { uuid: None, ..answer("/dev/vdb", "", "{}", 100, Why::Label) };
     assert_eq!(machine.found(), Some(expected));
     assert_eq!(machine.left_behind(), [""; 0].map(PathBuf::from));
 }
@@ -835,7 +896,7 @@ fn a_drive_that_our_reader_cannot_read_is_mounted_read_and_unmounted() {
 fn a_drive_is_unmounted_when_its_content_is_broken() {
     let machine = mounting(&[("openstack/latest/network_data.json/is-a-directory", "")], unmount);
     let why = "openstack/latest/network_data.json: expected a regular file that is on the drive itself";
-    let expected = Answer { uuid: None, ..answer("/dev/vdb", "", why, 0, Why::Label) };
+    let expected = Answer { uuid: None, ..answer("/dev/vdb", "", why, 100, Why::Label) };
     assert_eq!(machine.found(), Some(expected));
     assert_eq!(machine.left_behind(), [""; 0].map(PathBuf::from));
 }
@@ -854,7 +915,7 @@ fn with_a_document_behind_the_end(uuid: &str) -> Vec<u8> {
 fn a_drive_is_mounted_if_only_its_network_document_is_damaged() {
     let files = &[("openstack/latest/network_data.json", "{}")];
     let machine = mounting_instead_of(with_a_document_behind_the_end(OWN), files, unmount);
-    let expected = Answer { uuid: None, ..answer("/dev/vdb", "", "{}", 0, Why::Label) };
+    let expected = Answer { uuid: None, ..answer("/dev/vdb", "", "{}", 100, Why::Label) };
     assert_eq!(machine.found(), Some(expected));
 }
 
@@ -894,7 +955,7 @@ fn if_neither_reader_can_read_a_drive_the_error_of_our_own_reader_is_reported() 
 #[test]
 fn a_drive_that_cannot_be_unmounted_is_still_used() {
     let machine = mounting(&[("network-config", "{}")], |_| Err(Errno::EBUSY.into()));
-    let expected = Answer { layout: Some(Layout::NoCloud), ..answer("/dev/vdb", "", "{}", 0, Why::Label) };
+    let expected = Answer { layout: Some(Layout::NoCloud), ..answer("/dev/vdb", "", "{}", 100, Why::Label) };
     assert_eq!(machine.found(), Some(expected));
     let at = machine.left_behind().remove(0);
     assert_eq!(fs::read(at.join("network-config")).unwrap(), b"{}");
@@ -953,16 +1014,16 @@ fn drivers_are_loaded_for_a_device_that_appears_late() {
 
 #[test]
 fn missing_drivers_are_loaded_before_a_drive_without_a_uuid_is_used() {
-    let mut machine = FakeMachine::with_clock(Some(OWN), |_, _| panic!("slept"));
+    let mut machine = FakeMachine::with_clock(Some(RANDOM), |_, _| panic!("slept"));
     machine.refuse(Errno::EBUSY);
     machine.device("vdb", config_2("", "without"));
     machine.on_pci("0x010601", "0x8086", "0x2922", "pci:ahci");
-    let (root, own) = (machine.root.clone(), config_2(OWN, "own"));
+    let (root, own) = (machine.root.clone(), config_2(RANDOM, "own"));
     machine.system.expect_load_modules().times(1).returning(move |_| {
         device(root.path(), "sr0", &own);
         Ok(())
     });
-    assert_eq!(machine.found(), Some(answer("/dev/sr0", OWN, "own", 0, Why::OwnUuid)));
+    assert_eq!(machine.found(), Some(answer("/dev/sr0", RANDOM, "own", 0, Why::OwnUuid)));
 }
 
 #[test]
@@ -985,7 +1046,7 @@ fn drivers_are_loaded_before_larger_devices_are_examined() {
 
 #[test]
 fn a_driver_that_fails_to_load_is_logged_and_the_search_goes_on() {
-    let mut machine = FakeMachine::new(Some(OWN));
+    let mut machine = FakeMachine::new(None);
     machine.device("vdb", config_2("", "{}"));
     machine.on_pci("0x010802", "0x1b36", "0x0010", "pci:nvme");
     machine.system.expect_load_modules().times(1).returning(|_| Err(io::Error::other("modprobe: exit status: 1")));
