@@ -314,8 +314,10 @@ impl View {
             );
             return self.refuse(claim, NotReady::AllocationFailed, message, now);
         }
+        // The holder of the address may be an earlier claim of this name.
         if let Some(Problem::Mismatch(message, _)) = &self.problem {
-            return self.refuse(claim, NotReady::AllocationFailed, message.clone(), now);
+            let refuse = || self.refuse(claim, NotReady::AllocationFailed, message.clone(), now);
+            return self.release_former().unwrap_or_else(refuse);
         }
         match &self.ledger.pool {
             Some(registered) => {

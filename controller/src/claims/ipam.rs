@@ -280,6 +280,8 @@ impl Work<'_> {
                     }
                 } else {
                     self.index().forget(&key, &uid);
+                    // The earlier claim may have held the addresses that this claim did not get.
+                    view.problem = None;
                 }
             }
         }

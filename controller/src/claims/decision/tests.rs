@@ -469,6 +469,16 @@ fn an_ipaddress_that_contradicts_the_ledger_is_reported_and_stays() {
 }
 
 #[test]
+fn an_earlier_claim_is_released_before_its_address_is_refused_to_the_claim_of_the_ipaddress() {
+    let problem = Some(Problem::Mismatch("10.0.0.8 is also of u0".to_owned(), Vec::new()));
+    let mut view = View { address: served().address, former: ["u0".to_owned()].into(), problem, ..view() };
+    assert_eq!(next(&view), Step::Release(holder("u0")));
+    view.former.clear();
+    assert_eq!(readiness(&view), is(NotReady::AllocationFailed, "10.0.0.8 is also of u0"));
+    assert!(matches!(next(&View { problem: None, ..view }), Step::Adopt(..)));
+}
+
+#[test]
 fn an_ipaddress_that_was_moved_or_restored_gets_its_owners_and_its_finalizer() {
     let moved = json!({"metadata": {"finalizers": null, "ownerReferences": [owner("u0")]}});
     let view = View { address: address(&moved), ..served() };

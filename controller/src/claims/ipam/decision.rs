@@ -323,8 +323,10 @@ impl View {
                     .unwrap_or_else(|| self.report(claim, IpsAllocated::Done(addresses.to_vec()), now)),
             };
         }
+        // The holder of the addresses may be an earlier claim of this name.
         if let Some(Problem::Mismatch(message, _)) = &self.problem {
-            return self.refuse(claim, Failure::AddressConflict, message.clone(), now);
+            let refuse = || self.refuse(claim, Failure::AddressConflict, message.clone(), now);
+            return self.release_former().unwrap_or_else(refuse);
         }
         match &self.ledger.pool {
             Some(registered) => {

@@ -194,6 +194,26 @@ pub async fn a_new_virtual_machine_of_the_same_name_gets_a_new_ipam_claim_and_an
     assert_eq!(tenant.ips_of("a").await, ["10.0.0.9/16"]);
 }
 
+pub async fn an_ipam_claim_that_is_restored_with_its_status_gets_its_address_after_the_guest_has_ended(
+    cluster: &Cluster,
+) {
+    let (tenant, _controller) = tenant(cluster, &["10.0.0.8/32"]).await;
+    tenant.claim("a", &json!({})).await;
+    assert_eq!(tenant.ips_of("a").await, ["10.0.0.8/16"]);
+    // The lease of the earlier claim is kept for this instance.
+    tenant.start("a", "uid-a-2").await;
+    tenant.delete("a").await;
+    tenant.until_gone("a").await;
+    tenant.claim("a", &json!({"metadata": {"ownerReferences": [owner("a", "uid-a-2")]}})).await;
+    tenant.until_failed("a", "SubnetExhausted").await;
+    let status = Patch::Merge(json!({"status": {"ips": ["10.0.0.8/16"]}}));
+    tenant.claims.patch_status("a.net1", &PatchParams::default(), &status).await.unwrap();
+    tenant.until_failed("a", "IPAddressConflict").await;
+    tenant.stop("a").await;
+    assert_eq!(tenant.ips_of("a").await, ["10.0.0.8/16"]);
+    assert_eq!(tenant.site.held().await, rows([("10.0.0.8", "a.net1")]));
+}
+
 pub async fn ipam_claims_keep_the_addresses_that_they_have_when_a_leader_starts(cluster: &Cluster) {
     let tenant = Tenant::new(cluster).await;
     tenant.pool(&["10.0.0.8/30"]).await;

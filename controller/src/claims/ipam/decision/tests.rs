@@ -303,6 +303,21 @@ fn the_lease_of_a_claim_that_ends_is_kept_while_another_instance_with_the_name_e
 }
 
 #[test]
+fn a_claim_gets_the_address_of_its_status_from_an_earlier_claim_of_its_name_after_the_guest_has_ended() {
+    let changes = json!({"metadata": {"uid": "u2"}, "status": {"ips": ["10.0.0.8/24"]}});
+    let former = BTreeMap::from([("u1".to_owned(), names(&["a"]))]);
+    let restored = View { claim: Some(claim(&changes)), former, ..view() };
+    assert!(matches!(next(&restored), Step::Adopt(..)));
+    let problem = Some(Problem::Mismatch("10.0.0.8 is also of u1".to_owned(), Vec::new()));
+    let refused = View { problem, ..restored };
+    assert_eq!(next(&refused), Step::ReadGuests(names(&["a"])));
+    let used = View { guests: Some(vec![guest("a", &["vmi-1", "vm-1"])]), ..refused.clone() };
+    assert_eq!(status(&used), is(json!(["10.0.0.8/24"]), "IPAddressConflict", "10.0.0.8 is also of u1"));
+    assert!(used.waits_for_guest());
+    assert_eq!(next(&View { guests: Some(Vec::new()), ..refused }), Step::Release(holder("u1")));
+}
+
+#[test]
 fn every_virtual_machine_that_a_claim_names_may_use_its_address() {
     let owner = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "name": "c", "uid": "vmi-1"});
     let other = json!({"metadata": {"labels": {"kubevirt.io/vm": "b"}, "ownerReferences": [owner]}});
