@@ -282,7 +282,7 @@ impl Macs {
             Input::Fact(Fact::GuestGone(key, version)) => objects.remove_guest(&key, version),
             Input::Pool(Change::Lists) => return false,
             Input::Pool(Change::Listed) => self.is_listed[0] = true,
-            Input::Pool(Change::Apply(object)) if self.scope.has_label(&object.metadata) => {
+            Input::Pool(Change::Apply(object)) if self.scope.serves(&object.metadata) => {
                 return objects.apply_pool(object);
             }
             Input::Pool(Change::Apply(object)) => objects.remove_pool(&Key::of(&object.metadata).name),

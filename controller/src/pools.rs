@@ -335,10 +335,42 @@ impl PoolKind {
 // === impl Scope ===
 
 impl Scope {
-    /// Whether an object has the label that the scope requires.
+    /// Whether the controller serves a pool: the pool has the label that the scope requires, if it requires one. A
+    /// cluster-scoped pool is not served if only a namespace limits the scope. Controllers of other namespaces would
+    /// serve the pool, too, and none of them would know the records and the waiting machines of all namespaces.
     #[must_use]
-    pub fn has_label(&self, metadata: &ObjectMeta) -> bool {
-        let value = metadata.labels.as_ref().and_then(|labels| labels.get(WATCH_FILTER_LABEL));
-        self.watch_filter.is_empty() || value == Some(&self.watch_filter)
+    pub fn serves(&self, pool: &ObjectMeta) -> bool {
+        let value = pool.labels.as_ref().and_then(|labels| labels.get(WATCH_FILTER_LABEL));
+        let has_label = self.watch_filter.is_empty() || value == Some(&self.watch_filter);
+        has_label && (pool.namespace.is_some() || self.serves_cluster_scoped())
+    }
+
+    /// Whether the controller serves cluster-scoped pools at all.
+    #[must_use]
+    pub fn serves_cluster_scoped(&self) -> bool {
+        self.namespace.is_empty() || !self.watch_filter.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_controller_of_one_namespace_serves_a_cluster_scoped_pool_only_if_it_has_a_watch_filter() {
+        let pool = |namespace: Option<&str>, label: Option<&str>| ObjectMeta {
+            namespace: namespace.map(str::to_owned),
+            labels: label.map(|label| [(WATCH_FILTER_LABEL.to_owned(), label.to_owned())].into()),
+            ..ObjectMeta::default()
+        };
+        let serves = |namespace: &str, watch_filter: &str| {
+            let scope = Scope { namespace: namespace.to_owned(), watch_filter: watch_filter.to_owned() };
+            let of = |namespace| [None, Some("blue")].map(|label| scope.serves(&pool(namespace, label)));
+            (of(Some("n")), of(None))
+        };
+        assert_eq!(serves("", ""), ([true, true], [true, true]));
+        assert_eq!(serves("n", ""), ([true, true], [false, false]));
+        assert_eq!(serves("", "blue"), ([false, true], [false, true]));
+        assert_eq!(serves("n", "blue"), ([false, true], [false, true]));
     }
 }

@@ -12,8 +12,7 @@ use crate::kinds::pool::{PoolSpec, PoolStatus};
 /// The objects for which this controller is responsible.
 #[derive(Clone, Debug, Default)]
 pub struct Scope {
-    /// The only namespace of the controller. Empty: all namespaces. This member does not restrict cluster-scoped
-    /// objects.
+    /// The only namespace of the controller. Empty: all namespaces. Cluster-scoped pools: see [`Scope::serves`].
     pub namespace: String,
     /// Required value of the label `cluster.x-k8s.io/watch-filter`. Empty: an object may have any value, or no such
     /// label.

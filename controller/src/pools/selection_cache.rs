@@ -177,7 +177,7 @@ impl SelectionCache {
             .items
             .into_iter()
             .chain(of_cluster.items)
-            .filter(|object| self.scope.has_label(&object.metadata));
+            .filter(|object| self.scope.serves(&object.metadata));
         let pools: Vec<_> = pools.map(|object| Arc::new(MachinePool::read(PoolObject::read(object)))).collect();
         let listed = self.node_pools.list(&ListParams::default()).await;
         let listed = if_served(&self.client, &node_pools(), listed).await?;
@@ -263,7 +263,7 @@ impl SelectionCache {
         let mut changes = self.changes(kinds);
         while let Some((kind, change)) = changes.next().await {
             let mut objects = self.objects();
-            let effect = objects.apply(kind, change, |metadata| self.scope.has_label(metadata));
+            let effect = objects.apply(kind, change, |metadata| self.scope.serves(metadata));
             self.publish(&objects, effect);
         }
         // A watch never ends, so this line is reached only without kinds.
@@ -366,7 +366,7 @@ impl Objects {
     }
 
     /// Applies a change that a watch reports. Returns which published values change.
-    fn apply(&mut self, kind: Cached, change: Change, has_label: impl Fn(&ObjectMeta) -> bool) -> Effect {
+    fn apply(&mut self, kind: Cached, change: Change, serves: impl Fn(&ObjectMeta) -> bool) -> Effect {
         let is_gone = match (kind, change) {
             (_, Change::Lists) => false,
             (_, Change::Listed) => {
@@ -408,7 +408,7 @@ impl Objects {
                 let known = self.namespaces.as_mut().and_then(|known| known.remove(&key.name));
                 known.is_some() && self.select_namespaces()
             }
-            (Cached::Pool | Cached::GlobalPool, Change::Apply(object)) if has_label(&object.metadata) => {
+            (Cached::Pool | Cached::GlobalPool, Change::Apply(object)) if serves(&object.metadata) => {
                 return self.apply_pool(PoolId::of(&object.metadata), object);
             }
             (Cached::Pool | Cached::GlobalPool, Change::Apply(object)) => {
@@ -479,7 +479,7 @@ mod tests {
     #[test]
     fn the_selection_changes_only_if_a_pool_could_select_or_refuse_other_machines() {
         let mut objects = Objects::default();
-        let mut apply = |change, has_label| objects.apply(Cached::Pool, change, |_| has_label);
+        let mut apply = |change, is_served| objects.apply(Cached::Pool, change, |_| is_served);
         let counts = |held| json!({"ipAddresses": {"total": 256, "free": 253 - held, "allocated": held, "outside": 0}});
         let condition = json!({
             "type": "Exhausted", "status": "True", "reason": "NoFreeAddress", "message": "No available IPs",

@@ -177,6 +177,7 @@ pub async fn work(options: &Options, client: Client, phase: watch::Receiver<Phas
         };
         (stop, tokio::spawn(task))
     });
+    let serves_cluster_scoped = scope.serves_cluster_scoped();
     let parts = (scope, Arc::clone(&selection));
     let cache = tokio::spawn(async move {
         let never = selection.run().await;
@@ -184,6 +185,9 @@ pub async fn work(options: &Options, client: Client, phase: watch::Receiver<Phas
     });
     let mut leader = tokio::spawn(lead(client, parts, metrics, terms, writes, (ready, progress)));
     tracing::info!(namespace = options.namespace, watch_filter = options.watch_filter, "started");
+    if !serves_cluster_scoped {
+        tracing::info!("serving no GlobalStaticIPPools and no MACPools: --namespace without --watch-filter");
+    }
 
     loop {
         tokio::select! {

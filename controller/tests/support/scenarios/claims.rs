@@ -468,13 +468,18 @@ pub async fn a_global_pool_serves_claims_of_every_namespace(cluster: &Cluster) {
     let pools: Api<GlobalStaticIPPool> = Api::all(cluster.client());
     let spec = GlobalPoolSpec { pool: site.spec(&["10.0.0.8/30"]) };
     pools.create(&PostParams::default(), &GlobalStaticIPPool::new(&site.namespace, spec)).await.unwrap();
-    let controllers = [&site, &other].map(|site| Controller::start(cluster, site));
+    // A controller of one namespace would not know the records of the other namespaces.
+    let limited = Controller::start(cluster, &site);
     let pool = json!({"spec": {"poolRef": {"kind": "GlobalStaticIPPool", "name": site.namespace}}});
     site.claim("a", &pool).await;
+    site.until_not_ready("a", "PoolNotReady").await;
+    let unserved = pools.get(&site.namespace).await.unwrap();
+    assert_eq!((unserved.finalizers().len(), unserved.status.unwrap_or_default().conditions.len()), (0, 0));
+    drop(limited);
+    let _controller = Controller::of(cluster, "");
     assert_eq!(site.address_of("a").await, "10.0.0.8");
     other.claim("a", &pool).await;
     assert_eq!(other.address_of("a").await, "10.0.0.9");
-    drop(controllers);
 }
 
 pub async fn a_claim_of_machine_api_is_released_after_machine_api_has_removed_its_finalizer(cluster: &Cluster) {

@@ -317,7 +317,7 @@ pub async fn a_global_pool_gets_a_finalizer_and_a_status(cluster: &Cluster) {
     };
     let pool = GlobalStaticIPPool::new(&namespace, GlobalPoolSpec { pool: spec });
     pools.create(&PostParams::default(), &pool).await.unwrap();
-    let work = Work::start(cluster.controller(), &namespace).await;
+    let work = Work::start(cluster.controller(), "").await;
     let is_serving = |pool: Option<&GlobalStaticIPPool>| {
         let conditions = pool.and_then(|pool| pool.status.as_ref()).into_iter().flat_map(|status| &status.conditions);
         conditions.clone().any(|condition| condition.type_ == "Ready" && condition.status == "True")
