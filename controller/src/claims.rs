@@ -375,8 +375,8 @@ impl Work<'_> {
         }
         if !reservations.is_empty() {
             tracing::info!(addresses = reservations.len(), "reserved the addresses of IPAddresses without a claim");
-            // `limit_reservations` has limited these reservations. The registry itself does not limit reservations of
-            // claims.
+            // `limit_reservations` has limited these reservations. The registry itself limits only the further addresses
+            // of an IPAddress.
             self.provider.registry.add_conflicts(reservations).await?;
         }
         let holders = self.provider.adopt_all(records).await?;

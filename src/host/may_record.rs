@@ -127,6 +127,8 @@ pub enum Ignored {
     Reserved,
     /// Other records of the namespace already reserve its share of a pool that several namespaces share.
     Share,
+    /// Other records of the claim already reserve as many addresses as one claim may reserve without a lease.
+    Claim,
 }
 
 /// Decides the effect of a record. The documentation of the module has the whole table.
@@ -245,6 +247,7 @@ impl fmt::Display for Ignored {
             Self::NoPool => "no pool has the address",
             Self::Reserved => "the network reserves the address",
             Self::Share => "records of the namespace reserve a quarter of the shared pool already",
+            Self::Claim => "records of the claim reserve 16 addresses without a lease already",
         })
     }
 }

@@ -258,8 +258,8 @@ impl<L: Ledger> Registry<L> {
         })
     }
 
-    /// Releases these addresses of a machine, each with its network, and serves waiting machines. The machine keeps its
-    /// other addresses and its place in the wait queue.
+    /// Releases these addresses of a machine, each with its network, removes its records of them, and serves waiting
+    /// machines. The machine keeps its other addresses and its place in the wait queue.
     ///
     /// Call this only when the machine can no longer send packets from these addresses.
     ///

@@ -264,7 +264,7 @@ impl Work<'_> {
                 view.ledger.waits = false;
             }
             Step::EndRecords(holder, addresses) => {
-                registry.end_records(holder, addresses).await?;
+                registry.release_addresses(holder, addresses).await?;
                 self.read_registry(view).await?;
             }
             Step::Release(holder) => {

@@ -166,8 +166,9 @@ impl RegistryHandle {
         .await
     }
 
-    /// Releases these addresses of a machine, each with its network, and returns the released addresses. No guest of the
-    /// machine may use them. The machine keeps an address whose release the API server refuses.
+    /// Releases these addresses of a machine, each with its network, removes its records of them, and returns the
+    /// released addresses. No guest of the machine may use them. The machine keeps an address whose release the API server
+    /// refuses.
     pub async fn release_addresses(
         &self,
         machine: Machine,

@@ -123,20 +123,19 @@ impl Allocator {
                 return Outcome::Known;
             }
             Attribution::Ambiguous(networks) | Attribution::NoPool(networks) => {
-                let (mut counts, mut is_beyond) = (networks.is_empty(), false);
+                let (mut counts, mut beyond) = (networks.is_empty(), None);
                 for network in networks {
                     let verdict = self.may_record(origin.kind, claimant, network, address);
                     if matches!(verdict, Verdict::Ignore(_)) {
                         continue;
                     }
                     counts = true;
-                    if self.exceeds_share(network, address, origin) {
-                        is_beyond = true;
-                    } else {
-                        self.add_conflict(network, address, origin, State::Mismatch, journal);
+                    match self.exceeds_share(network, address, origin) {
+                        Some(why) => beyond = Some(why),
+                        None => self.add_conflict(network, address, origin, State::Mismatch, journal),
                     }
                 }
-                problems.extend(is_beyond.then_some(Problem::Ignored(Ignored::Share)));
+                problems.extend(beyond.map(Problem::Ignored));
                 problems.push(match attribution {
                     _ if !counts => Problem::Ignored(Ignored::OtherNamespace),
                     Attribution::Ambiguous(_) => Problem::Ambiguous(networks.iter().map(ToString::to_string).collect()),
@@ -157,16 +156,15 @@ impl Allocator {
         if let Some((_, held)) = held.first().filter(|_| standing != Standing::HeldByOther) {
             let other_network = known.map(|known| Problem::OtherNetwork(known.to_string()));
             problems.push(other_network.unwrap_or(Problem::OtherAddress(*held)));
-            if self.exceeds_share(network, address, origin) {
-                problems.push(Problem::Ignored(Ignored::Share));
-            } else {
-                self.add_conflict(network, address, origin, State::Mismatch, journal);
+            match self.exceeds_share(network, address, origin) {
+                Some(why) => problems.push(Problem::Ignored(why)),
+                None => self.add_conflict(network, address, origin, State::Mismatch, journal),
             }
             return Outcome::Refused;
         }
         if let Verdict::Reserve(state) = verdict {
-            if self.exceeds_share(network, address, origin) {
-                problems.push(Problem::Ignored(Ignored::Share));
+            if let Some(why) = self.exceeds_share(network, address, origin) {
+                problems.push(Problem::Ignored(why));
                 return Outcome::Refused;
             }
             self.add_conflict(network, address, origin, state, journal);
@@ -189,10 +187,9 @@ impl Allocator {
             // If both records are of one namespace, its share limits the reservation. If the other record is of another
             // namespace, the address is always reserved, because the machine of this record may still use the address.
             let is_of_namespace = other.machine.served_in() == claimant.machine.served_in();
-            if is_of_namespace && self.exceeds_share(network, address, origin) {
-                problems.push(Problem::Ignored(Ignored::Share));
-            } else {
-                self.add_conflict(network, address, origin, State::Mismatch, journal);
+            match self.exceeds_share(network, address, origin).filter(|_| is_of_namespace) {
+                Some(why) => problems.push(Problem::Ignored(why)),
+                None => self.add_conflict(network, address, origin, State::Mismatch, journal),
             }
             return Outcome::Refused;
         }
@@ -277,10 +274,14 @@ impl Allocator {
         let origin = Origin { claimant, node_pool: None, attachments: Vec::new(), network, source, kind };
         let mut beyond = Vec::new();
         for network in networks {
-            match self.may_record(kind, &origin.claimant, &network, address) {
-                Verdict::Reserve(_) | Verdict::Lease if self.exceeds_share(&network, address, &origin) => {
-                    beyond.push(origin.mismatch(address, Problem::Ignored(Ignored::Share)));
-                }
+            let verdict = self.may_record(kind, &origin.claimant, &network, address);
+            if !matches!(verdict, Verdict::Ignore(_))
+                && let Some(why) = self.exceeds_share(&network, address, &origin)
+            {
+                beyond.push(origin.mismatch(address, Problem::Ignored(why)));
+                continue;
+            }
+            match verdict {
                 Verdict::Reserve(state) => self.add_conflict(&network, address, &origin, state, journal),
                 // If the holder is the reporting claimant, `add_conflict` adds nothing. If the holder is another object
                 // of the same VirtualMachine, `add_conflict` adds the report.

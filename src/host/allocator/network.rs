@@ -22,8 +22,8 @@ pub(super) struct Network {
     // address, or until the lease is forgotten.
     leases: BTreeMap<IpAddr, Lease>,
     conflicts: BTreeMap<IpAddr, BTreeMap<Machine, Records>>,
-    // Number of machine records in `conflicts`, by address and by the namespace of the machine. Records of claims and
-    // reports of guests are not counted.
+    // Number of records in `conflicts`, by address and by the namespace of the machine or claim. Reports of guests are
+    // not counted.
     recording: BTreeMap<IpAddr, BTreeMap<String, usize>>,
     // Machines of `conflicts` whose objects no longer record the address. The address stays reserved for the machine.
     // The caller reports these machines, and no ledger stores them.
@@ -111,7 +111,7 @@ impl Network {
         self.conflicts.keys().chain(self.reports.keys()).copied().collect()
     }
 
-    /// Whether records of machines of a namespace reserve an address.
+    /// Whether records of a namespace reserve an address.
     pub(super) fn is_recorded_in(&self, address: IpAddr, namespace: &str) -> bool {
         self.recording.get(&address).is_some_and(|namespaces| namespaces.contains_key(namespace))
     }
@@ -130,7 +130,7 @@ impl Network {
         }
     }
 
-    /// Number of addresses in a pool that are reserved by records of machines, for each family and namespace.
+    /// Number of addresses in a pool that are reserved by records, for each family and namespace.
     pub(super) fn recorded_of(&self, pool: &Pool) -> Counts {
         let mut counts = Counts::new();
         let ranges = pool.spaces().flat_map(|space| space.ranges());
@@ -485,9 +485,8 @@ impl Network {
         record: Option<(State, Arc<str>)>,
     ) -> Option<(State, Arc<str>)> {
         let Claimant { machine, interface } = claimant;
-        let is_record = |record: &Option<(State, Arc<str>)>| {
-            !machine.kind.is_claim() && record.as_ref().is_some_and(|(state, _)| *state != State::ByReport)
-        };
+        let is_record =
+            |record: &Option<(State, Arc<str>)>| record.as_ref().is_some_and(|(state, _)| *state != State::ByReport);
         let counts = is_record(&record);
         let machines = self.conflicts.entry(address).or_default();
         let interfaces = machines.entry(machine.clone()).or_default();

@@ -22,7 +22,7 @@ pub(super) struct PoolState {
     pub(super) free: BTreeMap<Family, Vec<FreeRanges>>,
     // The families of which addresses are closed: see `Registry::open_closed`.
     pub(super) closed: BTreeSet<Family>,
-    // Number of addresses that records of machines reserve.
+    // Number of addresses that records reserve.
     pub(super) recorded: Counts,
     // Number of held addresses: see `Allocator::counted_in`.
     pub(super) held: Counts,

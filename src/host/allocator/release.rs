@@ -26,12 +26,7 @@ impl Allocator {
         self.advance(now);
         let mut held = Vec::new();
         for (network, address) in self.paths.get(machine).cloned().unwrap_or_default() {
-            let Some(state) = self.networks.get(&network) else { continue };
-            for interface in state.conflicts_of(address, machine) {
-                let claimant = Arc::new(Claimant { machine: machine.clone(), interface });
-                let network = Arc::clone(&network);
-                self.decide(Change::Conflict { network, address, claimant, record: None }, journal);
-            }
+            self.remove_records(&network, address, machine, journal);
             held.extend(self.release_lease(&network, address, machine, journal));
         }
         self.withdraw(machine, journal);
@@ -40,8 +35,8 @@ impl Allocator {
         allocations(held)
     }
 
-    /// Releases these addresses of a machine, each with its network. The machine keeps its other addresses. Returns the
-    /// released addresses.
+    /// Releases these addresses of a machine, each with its network, and removes its records of them. The machine keeps
+    /// its other addresses. Returns the released addresses.
     ///
     /// Each address gets a reuse delay, as in [`Self::release`]. Call this only when the machine can no longer send
     /// packets from these addresses.
@@ -55,9 +50,21 @@ impl Allocator {
         self.advance(now);
         let mut held = Vec::new();
         for (network, address) in addresses {
+            self.remove_records(network, *address, machine, journal);
             held.extend(self.release_lease(network, *address, machine, journal));
         }
         allocations(held)
+    }
+
+    /// Removes the records of an address that a machine has without a lease.
+    fn remove_records(&mut self, network: &str, address: IpAddr, machine: &Machine, journal: &mut Journal) {
+        let Some((network, state)) = self.networks.get_key_value(network) else { return };
+        let network = Arc::clone(network);
+        for interface in state.conflicts_of(address, machine) {
+            let claimant = Arc::new(Claimant { machine: machine.clone(), interface });
+            let network = Arc::clone(&network);
+            self.decide(Change::Conflict { network, address, claimant, record: None }, journal);
+        }
     }
 
     /// Releases an address of a machine. `None`: the machine does not hold the address, or the ledger refuses to change
@@ -80,7 +87,10 @@ impl Allocator {
     }
 
     /// Releases each address of a claimant that is not in `keep`, if `keep` has an address of the same family. Returns
-    /// the released addresses. The machine never got these addresses, so they have no reuse delay.
+    /// the released addresses.
+    ///
+    /// Each address gets a reuse delay, as in [`Self::release`]. Call this only for addresses that the claimant never
+    /// got, or when it can no longer send packets from them.
     pub(crate) fn keep(
         &mut self,
         claimant: &Claimant,
@@ -94,18 +104,12 @@ impl Allocator {
         };
         let held = self.held_by(&claimant.machine).into_iter();
         let held = held.filter(|(_, address, lease)| *lease.claimant == *claimant && is_double(*address));
-        let doubles: Vec<(Arc<str>, IpAddr, Lease)> =
-            held.map(|(network, address, lease)| (Arc::clone(network), address, lease.clone())).collect();
-        let mut released = Vec::new();
-        for (network, address, lease) in doubles {
-            if self.is_refused(&network, address) {
-                continue;
-            }
-            released.push((Arc::clone(&lease.claimant), with_prefix(address, lease.prefix)));
-            let lease = Some(Lease { released: Some(self.now), reuse_after: None, ..lease });
-            self.decide(Change::Lease { network, address, lease }, journal);
-        }
-        allocations(released)
+        let doubles: Vec<(Arc<str>, IpAddr)> =
+            held.map(|(network, address, _)| (Arc::clone(network), address)).collect();
+        let released = doubles.into_iter();
+        let released = released
+            .filter_map(|(network, address)| self.release_lease(&network, address, &claimant.machine, journal));
+        allocations(released.collect())
     }
 
     /// Records that a search did not find a machine. Returns when an earlier search first missed the machine. `None`:

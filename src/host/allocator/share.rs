@@ -8,7 +8,7 @@ use super::attribution::Origin;
 use super::pool_state::PoolState;
 use super::state::Allocator;
 use crate::host::claim::{Claimant, Lease, Machine};
-use crate::host::may_record::Source;
+use crate::host::may_record::{Ignored, Source};
 use crate::network::{Family, InterfaceName};
 
 /// The share of a namespace is the size of the pool, divided by this number. The share limits how many addresses of a
@@ -16,33 +16,40 @@ use crate::network::{Family, InterfaceName};
 /// also limits how many addresses are kept for guests of the namespace that migrated to another cluster.
 const PART: u128 = 4;
 
+/// Maximum number of addresses that records of one claim reserve without a lease. The status of an IPAMClaim has at most
+/// as many addresses.
+const MOST_OF_CLAIM: usize = 16;
+
 /// The share of a namespace in an external pool, for guests that migrated. The size of an external pool is not known.
 const MOST_OF_EXTERNAL: u128 = 64;
 
 // === impl Allocator ===
 
 impl Allocator {
-    /// Whether records of a namespace already reserve their share of a shared pool, so that this record reserves no
-    /// further address. Without this limit, a user of one namespace could block all addresses with the annotation of
-    /// one machine.
+    /// Why this record reserves no further address: records of its claim already reserve as many addresses as one claim
+    /// may reserve, or records of the namespace already reserve its share of a shared pool. `None`: the record may
+    /// reserve the address. Without these limits, a user of one namespace could block all addresses with the annotation
+    /// of one machine, or with one claim.
     ///
-    /// For each interface of a machine, one address of each family is reserved despite the limit, because the machine
-    /// may use the address. Reports, and the objects of claims, have other limits.
-    pub(super) fn exceeds_share(&self, network: &str, address: IpAddr, origin: &Origin) -> bool {
+    /// For each interface of a machine, and for a claim, one address of each family is reserved despite the share,
+    /// because the machine may use the address. Reports have other limits.
+    pub(super) fn exceeds_share(&self, network: &str, address: IpAddr, origin: &Origin) -> Option<Ignored> {
         let machine = &origin.claimant.machine;
-        if matches!(origin.kind, Source::Report | Source::Neighbour) || machine.kind.is_claim() || !machine.may_exist()
-        {
-            return false;
+        let state = self.networks.get(network)?;
+        let is_report = matches!(origin.kind, Source::Report | Source::Neighbour);
+        if is_report || !machine.may_exist() || state.mentions(address, machine) {
+            return None;
+        }
+        if machine.kind.is_claim() && self.conflicts_of(machine).count() >= MOST_OF_CLAIM {
+            return Some(Ignored::Claim);
         }
         let mut pools = self.pools_with(network, address);
         // A pool that no longer serves the namespace serves other namespaces, so it counts as shared. A pool of the
         // namespace that serves no machine has no users in other namespaces.
         let serves = |of: &PoolState| of.pool().serves_holder(machine) || of.serves_claims_beside(machine);
         let is_shared = |of: &PoolState| of.pool().is_shared() || !serves(of);
-        let Some(of) = pools.next().filter(|of| is_shared(of) && pools.all(is_shared)) else { return false };
-        let (Some(state), Some(space)) = (self.networks.get(network), of.pool().space(Family::of(address))) else {
-            return false;
-        };
+        let of = pools.next().filter(|of| is_shared(of) && pools.all(is_shared))?;
+        let space = of.pool().space(Family::of(address))?;
         // If no machine holds the address, and a user of another namespace records or reports the address, too, the
         // address is reserved despite the limit: the machine of this record may still use the address.
         let is_of_other = |other: &Claimant| other.machine.served_in() != machine.served_in();
@@ -50,18 +57,18 @@ impl Allocator {
             state.held_at(address).is_none()
                 && (state.conflict_at(address, is_of_other).is_some() || state.reporters_of(address).any(is_of_other))
         };
-        if state.mentions(address, machine) || is_contested() || !self.has_address_of_each(network, address, machine) {
-            return false;
+        if is_contested() || !self.has_address_of_each(network, address, machine) {
+            return None;
         }
         let reserved = of.recorded.get(&(space.family(), machine.served_in().to_owned())).copied().unwrap_or_default();
         let most = usize::try_from((space.total() / PART).max(1)).unwrap_or(usize::MAX);
-        reserved >= most
+        (reserved >= most).then_some(Ignored::Share)
     }
 
     /// Whether a machine already has another address of the same family for each of its interfaces. The machine holds
     /// such an address, or a record of the machine reserves it. The interfaces are those of the shared pools of the
     /// network that serve the machine. Interfaces that only a record names do not count, because a user can write any
-    /// number of them.
+    /// number of them. A claim has one interface.
     fn has_address_of_each(&self, network: &str, address: IpAddr, machine: &Machine) -> bool {
         let Some(state) = self.networks.get(network) else { return false };
         let pools = state.pools().filter(|pool| pool.is_shared() && pool.serves_holder(machine));
@@ -72,7 +79,7 @@ impl Allocator {
                 && Family::of(*other) == Family::of(address)
                 && state.is_held_or_recorded_by(*other, machine)
         });
-        let interfaces = interfaces.len().max(1);
+        let interfaces = if machine.kind.is_claim() { 1 } else { interfaces.len().max(1) };
         others.take(interfaces).count() == interfaces
     }
 

@@ -790,6 +790,19 @@ fn a_machine_that_releases_one_of_its_addresses_keeps_the_others() {
 }
 
 #[test]
+fn a_machine_that_releases_addresses_loses_its_records_of_them() {
+    let mut allocator = allocator([on("vlan10", "a", "addresses: [10.0.0.0/29]")], []);
+    given(&mut allocator, &claim("x", "1", &["n/a"]), 1);
+    let addresses = ["10.0.0.2", "10.0.0.3"];
+    allocator.adopt(addresses.map(|address| record("x", address)), at(2), &mut Journal::default());
+    assert_eq!(given(&mut allocator, &claim("y", "1", &["n/a"]), 2), "10.0.0.4/29");
+    let records = [("n/vlan10".to_owned(), addresses[0].parse().unwrap())].into();
+    assert_eq!(allocator.release_addresses(&machine("x", "1"), &records, at(3), &mut Journal::default()), []);
+    assert_eq!(given(&mut allocator, &claim("z", "1", &["n/a"]), 4), "10.0.0.2/29");
+    assert_eq!(allocator.conflicts().map(|(_, address, _)| address.to_string()).collect::<Vec<_>>(), [addresses[1]]);
+}
+
+#[test]
 fn a_claimant_with_two_addresses_is_reported_and_keeps_the_address_that_the_caller_names() {
     let lease = |since: u64| Lease {
         claimant: Arc::new(record("x", "10.0.0.1").claimant),
@@ -807,7 +820,8 @@ fn a_claimant_with_two_addresses_is_reported_and_keeps_the_address_that_the_call
         address: address.parse().unwrap(),
         lease: Some(lease(since)),
     });
-    let mut allocator = allocator([on("vlan10", "a", "addresses: [10.0.0.0/24]")], twice);
+    let pool = on("vlan10", "a", "addresses: [10.0.0.0/24], addressReuseGracePeriodSeconds: 9");
+    let mut allocator = allocator([pool], twice);
     assert_eq!(allocator.doubles()[0].addresses.len(), 2);
     assert_eq!(given(&mut allocator, &claim("x", "1", &["n/a"]), 6), "10.0.0.2/24");
     let released = allocator.keep(
@@ -819,6 +833,9 @@ fn a_claimant_with_two_addresses_is_reported_and_keeps_the_address_that_the_call
     assert_eq!(released[0].addresses, ["10.0.0.2/24".parse().unwrap()]);
     assert_eq!(allocator.doubles(), []);
     assert_eq!(given(&mut allocator, &claim("x", "1", &["n/a"]), 8), "10.0.0.1/24");
+    // The released address has the reuse delay of its pool.
+    assert_eq!(given(&mut allocator, &claim("y", "1", &["n/a"]), 8), "10.0.0.3/24");
+    assert_eq!(given(&mut allocator, &claim("z", "1", &["n/a"]), 9007), "10.0.0.2/24");
 }
 
 /// A pool of `n/vlan10` whose addresses another program chooses.

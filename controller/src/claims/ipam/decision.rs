@@ -120,12 +120,12 @@ pub(crate) enum Step {
     Adopt(Record, String),
     /// Claims addresses.
     Claim(Claim),
-    /// Keeps these addresses of the claimant and releases the other addresses of their families, which were never in a
+    /// Keeps these addresses of the claimant and releases the other addresses of their families, which are not in the
     /// status.
     Keep(Claimant, Vec<IpAddr>),
     /// Removes the claim from the wait queue.
     Withdraw,
-    /// Ends the records of these addresses, which the status of the claim no longer has.
+    /// Removes the records of these addresses, which the status of the claim no longer has and no guest uses.
     EndRecords(Machine, BTreeSet<(String, IpAddr)>),
     /// Releases everything that a claim holds.
     Release(Machine),
@@ -184,11 +184,16 @@ impl View {
         if self.ledger.unrecorded.is_empty() {
             return None;
         }
+        let holder = self.key.holder(HolderKind::IpamClaim, claim.uid());
+        self.without_guest(claim, Step::EndRecords(holder, self.ledger.unrecorded.clone()))
+    }
+
+    /// Returns a step that takes addresses from the claim, or the step that first reads the guests. `None`: a guest of
+    /// the claim may use the addresses.
+    fn without_guest(&self, claim: &IpamClaim, step: Step) -> Option<Step> {
         let Some(guests) = &self.guests else { return Some(self.read_guests()) };
         let users = claim.users();
-        let is_used = guests.iter().any(|guest| users.contains(&guest.name));
-        let holder = self.key.holder(HolderKind::IpamClaim, claim.uid());
-        (!is_used).then(|| Step::EndRecords(holder, self.ledger.unrecorded.clone()))
+        (!guests.iter().any(|guest| users.contains(&guest.name))).then_some(step)
     }
 
     /// Returns the step that reads the instances of all virtual machines that may use an address.
@@ -313,15 +318,12 @@ impl View {
         let held: BTreeSet<IpAddr> = self.ledger.held.iter().map(|held| held.address.ip()).collect();
         if given.is_subset(&held) {
             let given: Vec<IpAddr> = given.into_iter().collect();
-            return match surplus(&self.ledger.held, &given).filter(|_| !self.has_kept) {
-                Some(surplus) => {
-                    let machine = self.key.holder(HolderKind::IpamClaim, claim.uid());
-                    Step::Keep(Claimant { machine, interface: surplus.interface }, given)
-                }
-                None => self
-                    .release_former()
-                    .unwrap_or_else(|| self.report(claim, IpsAllocated::Done(addresses.to_vec()), now)),
-            };
+            let keep = surplus(&self.ledger.held, &given).filter(|_| !self.has_kept).and_then(|surplus| {
+                let machine = self.key.holder(HolderKind::IpamClaim, claim.uid());
+                self.without_guest(claim, Step::Keep(Claimant { machine, interface: surplus.interface }, given))
+            });
+            let report = || self.report(claim, IpsAllocated::Done(addresses.to_vec()), now);
+            return keep.or_else(|| self.release_former()).unwrap_or_else(report);
         }
         // The holder of the addresses may be an earlier claim of this name.
         if let Some(Problem::Mismatch(message, _)) = &self.problem {

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use super::users::two_users;
 use super::*;
 use crate::host::claim::{Allocation, Conflict, HolderKind};
+use crate::host::may_record::Ignored;
 use crate::host::pool::Namespaces;
 
 /// A pool of network `n/vlan10` for the machines and claims of one namespace.
@@ -91,6 +92,33 @@ fn records_are_not_limited_to_a_share_of_a_pool_of_their_namespace_that_serves_n
     adopt(&mut allocator, &records);
     let addresses: Vec<String> = conflicts(&allocator).into_iter().map(|(address, ..)| address).collect();
     assert_eq!(addresses, ["10.0.0.8", "10.0.0.9", "10.0.0.10", "10.0.0.11"]);
+}
+
+#[test]
+fn one_claim_reserves_at_most_16_addresses_without_a_lease() {
+    let mut allocator = allocator([of_namespace("one", "n", "addresses: [10.0.0.0/24]")], []);
+    let mut ignored = Vec::new();
+    for first in [8, 24, 40] {
+        let Record { claimant, .. } = record("c", "10.0.0.8");
+        let machine = claimant.machine.clone().of_kind(HolderKind::IpamClaim);
+        let addresses: Vec<String> = (first..first + 15).map(|last| format!("10.0.0.{last}")).collect();
+        // The claim holds the first address of the first record.
+        let mut all = vec!["10.0.0.8".parse().unwrap()];
+        all.extend(addresses.iter().map(|address| address.parse::<IpNetwork>().unwrap()));
+        let claimant = Claimant { machine: machine.clone(), ..claimant };
+        let node_pool = Some("n/one".to_owned());
+        let record =
+            Record { claimant, node_pool, addresses: all, kind: Source::IpamClaim, ..record("c", "10.0.0.8") };
+        let adoption = allocator.adopt([record], at(1), &mut Journal::default());
+        let is_ignored = |it: &&Mismatch| it.problem == Problem::Ignored(Ignored::Claim);
+        ignored.push(adoption.mismatches.iter().filter(is_ignored).count());
+        // The next status of the claim no longer has these addresses.
+        let ended = addresses.iter().map(|address| ("n/vlan10".to_owned(), address.parse().unwrap())).collect();
+        allocator.end_records(&machine, &ended);
+        assert_eq!(allocator.reserved_by_records_of(&machine).count(), 0);
+    }
+    // 14 addresses of the first record, and two of the second.
+    assert_eq!((ignored, conflicts(&allocator).len(), allocator.leases().count()), (vec![0, 13, 15], 16, 1));
 }
 
 #[test]

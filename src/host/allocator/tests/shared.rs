@@ -1,6 +1,9 @@
 //! Tests of a pool that several namespaces share.
 
+use std::ops::RangeInclusive;
+
 use super::*;
+use crate::host::claim::HolderKind;
 use crate::host::may_record::{Ignored, State};
 
 /// A pool of ten addresses for the machines of these namespaces.
@@ -292,6 +295,36 @@ fn one_recorded_address_for_each_interface_is_reserved_beyond_the_share_of_the_n
         }
         assert_eq!(reserved(&allocator).len(), expected);
     }
+}
+
+/// Adopts the record of the IPAMClaim `namespace/name` with these addresses. Returns the number of ignored addresses.
+fn adopt_claim(allocator: &mut Allocator, title: &str, addresses: RangeInclusive<usize>) -> usize {
+    let Record { claimant, .. } = record("w", "10.0.0.10");
+    let record = Record {
+        claimant: Claimant { machine: claim_of(title, 0).machine.of_kind(HolderKind::IpamClaim), ..claimant },
+        node_pool: Some("n/one".to_owned()),
+        addresses: addresses.map(|last| format!("10.0.0.{last}").parse().unwrap()).collect(),
+        kind: Source::IpamClaim,
+        ..record("w", "10.0.0.10")
+    };
+    let adoption = allocator.adopt([record], at(1), &mut Journal::default());
+    adoption.mismatches.iter().filter(|it| it.problem == Problem::Ignored(Ignored::Share)).count()
+}
+
+#[test]
+fn the_status_of_a_claim_reserves_a_further_address_only_within_the_share_of_its_namespace() {
+    let mut allocator = allocator([of(&["a", "b"], "")], []);
+    hold(&mut allocator, &["b/h-0"]);
+    // The claim gets the lease of its first address. A quarter of ten addresses is two.
+    assert_eq!(adopt_claim(&mut allocator, "a/c", 11..=14), 1);
+    assert_eq!(adopt_claim(&mut allocator, "a/c", 15..=19), 5);
+    assert_eq!(reserved(&allocator), ["10.0.0.12 a/c", "10.0.0.13 a/c"]);
+    // The guests of other claims may use their addresses, although the ledger has earlier leases of other machines.
+    assert_eq!(adopt_claim(&mut allocator, "a/d", 10..=11), 1);
+    assert_eq!(adopt_claim(&mut allocator, "a/e", 11..=12), 1);
+    let expected = ["10.0.0.10 a/d", "10.0.0.11 a/e", "10.0.0.12 a/c", "10.0.0.13 a/c"];
+    assert_eq!(reserved(&allocator), expected);
+    assert_eq!(given(&mut allocator, &claim_of("b/new", 1), 2), "10.0.0.14/24");
 }
 
 #[test]

@@ -204,6 +204,11 @@ fn the_readable_addresses_of_a_status_are_adopted_although_another_address_canno
 fn a_lease_is_released_if_the_status_has_another_address_of_its_family() {
     let claimant = Claimant { machine: holder("u1"), interface: eno101() };
     let surplus = with(&["10.0.0.9/24", "fd00::9/64", "10.0.0.8/24"], &["10.0.0.8/24"]);
+    assert_eq!(next(&surplus), Step::ReadGuests(names(&["a"])));
+    // A guest may still use the address.
+    let used = View { guests: Some(vec![guest("a", &["vmi-1", "vm-1"])]), ..surplus.clone() };
+    assert_eq!((status(&used).1.as_str(), used.waits_for_guest()), ("SuccessfulAllocation", true));
+    let surplus = View { guests: Some(Vec::new()), ..surplus };
     assert_eq!(next(&surplus), Step::Keep(claimant, vec!["10.0.0.8".parse().unwrap()]));
     // The API server may refuse to release the lease.
     assert_eq!(status(&View { has_kept: true, ..surplus }).1, "SuccessfulAllocation");
@@ -362,12 +367,12 @@ fn only_reserved_addresses_that_the_status_does_not_have_are_unrecorded() {
         let allocator = registry.state().unwrap();
         let key = Key { namespace: "n".to_owned(), name: "a.net1".to_owned() };
         let unrecorded = Recorded::read(allocator, &key, ("u1", addresses), None).unrecorded;
-        registry.end_records(&holder("u1"), &unrecorded).unwrap();
+        registry.release_addresses(&holder("u1"), &unrecorded, Timestamp::UNIX_EPOCH).unwrap();
         unrecorded.into_iter().map(|(_, address)| address.to_string()).collect::<Vec<_>>()
     };
     let none: [&str; 0] = [];
     assert_eq!(unrecorded(None), none, "the status cannot be read");
     assert_eq!(unrecorded(Some(&["10.0.0.9/24".parse().unwrap()])), none);
     assert_eq!(unrecorded(Some(&[])), ["10.0.0.9"]);
-    assert_eq!(unrecorded(Some(&[])), none, "its record has ended");
+    assert_eq!(unrecorded(Some(&[])), none, "its record is removed");
 }
