@@ -258,7 +258,7 @@ impl KnownClaims {
     /// Notes that the registry has nothing more to adopt from an IPAddress without a claim. Does nothing if the claim
     /// of the IPAddress has come meanwhile.
     pub(crate) fn note_alone(&mut self, address: &IpAddress) {
-        if self.claim_on_pool(&address.key()).is_none() {
+        if self.claim_of(address).is_none() {
             self.note_recorded(address);
         }
     }
@@ -285,9 +285,18 @@ impl KnownClaims {
     }
 
     /// Returns the claim of a name. Returns `None` also if the reference of the claim names no pool. Such a claim gets
-    /// no address, and an IPAddress of its name counts as an IPAddress without a claim.
+    /// no address.
     fn claim_on_pool(&self, key: &Key) -> Option<&IpAddressClaim> {
         self.claims.get(key).filter(|claim| claim.pool.resolve(&key.namespace).is_some())
+    }
+
+    /// Returns the claim of an IPAddress: the claim of its name, if both are of the same pool. An IPAddress without such
+    /// a claim counts as an IPAddress without a claim. Its address is reserved, but never becomes a lease: a user who
+    /// has the right to create IPAddresses can name any pool, and the reference of a claim can be changed.
+    fn claim_of(&self, address: &IpAddress) -> Option<&IpAddressClaim> {
+        let key = address.key();
+        let claim = self.claim_on_pool(&key)?;
+        (claim.pool.resolve(&key.namespace) == address.pool.resolve(&key.namespace)).then_some(claim)
     }
 
     /// The state of a name, without the part from the registry.
@@ -297,8 +306,8 @@ impl KnownClaims {
         // If this leader has never seen a claim of the name, the claim may still be created: a restore may create the
         // IPAddress first.
         let owner = address.filter(|address| claim.is_some() && address.is_ours()).and_then(IpAddress::owner);
-        let is_alone = self.claim_on_pool(key).is_none();
-        let own = address.and_then(|address| address.metadata.uid.as_deref()).filter(|_| is_alone);
+        let alone = address.filter(|address| self.claim_of(address).is_none());
+        let own = alone.and_then(|address| address.metadata.uid.as_deref());
         let reserved = self.reserved.get(key).into_iter().flatten().map(String::as_str);
         let former = self.former.get(key).into_iter().flatten().map(String::as_str).chain(owner).chain(reserved);
         // After a start, the former holders also contain the reservation of an IPAddress without a claim. This
@@ -334,12 +343,7 @@ impl KnownClaims {
         let of_pool = |(id, _): &&(PoolId, Key)| pool.is_none_or(|pool| pool == id);
         let unrecorded = self.unrecorded.iter().filter(of_pool).filter_map(|(_, key)| {
             let address = self.addresses.get(key)?;
-            let claim = self.claim_on_pool(key);
-            // A user who has the right to create IPAddresses can name any pool. So an IPAddress is not adopted if its
-            // claim names another pool.
-            if claim.is_some_and(|claim| claim.pool.resolve(&key.namespace) != address.pool.resolve(&key.namespace)) {
-                return None;
-            }
+            let claim = self.claim_of(address);
             let earlier = self.former.get(key);
             let owner = address.owner().filter(|owner| earlier.is_some_and(|earlier| earlier.contains(*owner)));
             let claim = claim.map(IpAddressClaim::uid).or(owner).map(str::to_owned);
@@ -373,16 +377,15 @@ impl KnownClaims {
             return BTreeSet::new();
         }
         let before = self.claims.get(&key).map(|known| known.uid().to_owned());
-        // The IPAddress of this claim may have come before the claim, or the reference of the claim may have named no
-        // pool before. In both cases the registry has a reservation for the IPAddress, and must now adopt a record for
-        // the claim.
-        let names_pool = claim.pool.resolve(&key.namespace).is_some();
-        let is_new = names_pool && self.claim_on_pool(&key).is_none();
-        if let Some(address) = self.addresses.get(&key).filter(|_| is_new).cloned() {
+        before.into_iter().filter(|uid| uid != claim.uid()).for_each(|uid| self.note_former(&key, uid));
+        // The IPAddress of this claim may have come before the claim, or the reference of the claim may have named
+        // another pool or no pool before. Then the registry has a reservation for the IPAddress, and must now adopt a
+        // record for the claim.
+        let address = self.addresses.get(&key).filter(|address| self.claim_of(address).is_none()).cloned();
+        self.claims.apply(key.clone(), version, claim);
+        if let Some(address) = address.filter(|address| self.claim_of(address).is_some()) {
             self.note_unrecorded(&address);
         }
-        before.into_iter().filter(|uid| uid != claim.uid()).for_each(|uid| self.note_former(&key, uid));
-        self.claims.apply(key.clone(), version, claim);
         [key].into()
     }
 
@@ -681,6 +684,29 @@ mod tests {
             assert_eq!(index.unrecorded(None), [Unrecorded { address: known, claim: Some("u1".to_owned()) }]);
             assert_eq!(index.view(&key("a")).former, ["i1".to_owned()].into());
         }
+    }
+
+    #[test]
+    fn an_ipaddress_is_treated_as_unclaimed_while_its_claim_names_another_pool() {
+        let on = |pool: &str, version| {
+            let mut claim = claim("a", "u1", version);
+            claim.data["spec"]["poolRef"]["name"] = pool.into();
+            claim
+        };
+        let (mut index, mut known) = (index(), address("a", 1));
+        known.metadata.uid = Some("i1".to_owned());
+        index.apply(ClaimKind::Claim, on("q", 2));
+        index.apply(ClaimKind::Address, known);
+        let known = index.addresses.get(&key("a")).unwrap().clone();
+        assert_eq!(index.unrecorded(None), [Unrecorded { address: known.clone(), claim: None }]);
+        index.note_reserved(&known);
+        assert_eq!((index.unrecorded(None), index.view(&key("a")).former), (vec![], [].into()));
+        index.apply(ClaimKind::Claim, on("p", 3));
+        assert_eq!(index.unrecorded(None), [Unrecorded { address: known.clone(), claim: Some("u1".to_owned()) }]);
+        assert_eq!(index.view(&key("a")).former, ["i1".to_owned()].into());
+        index.note_recorded(&known);
+        index.apply(ClaimKind::Claim, on("q", 4));
+        assert_eq!(index.unrecorded(None), [], "the claim keeps its lease");
     }
 
     #[test]

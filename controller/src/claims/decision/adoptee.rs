@@ -36,9 +36,9 @@ pub(crate) enum Lesson {
     None,
     /// The record of the address, and the network of its pool.
     Record(Record, String),
-    /// The address is reserved, because the IPAddress has no claim.
+    /// The address is reserved, because the IPAddress has no claim on its pool.
     Reservation(Reservation),
-    /// Nothing, although the IPAddress has no claim: the namespace of the IPAddress already reserves its share of the
+    /// Nothing, although the IPAddress has no claim on its pool: the namespace of the IPAddress already reserves its share of the
     /// pool.
     TooMany(Reservation),
 }
