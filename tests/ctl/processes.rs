@@ -138,9 +138,10 @@ fn a_user_with_only_the_right_to_read_the_ledger_gets_lists_and_metrics() {
     let refused = run(&["init", "--pool", "pool", "--ledger", "new"]);
     assert_eq!(refused, (Some(1), 0, readonly.replace("ledger", "new")));
     set_mode(".", 0o755);
-    fs::remove_file(path("ledger-wal")).unwrap();
+    fs::remove_file(path("ledger-shm")).unwrap();
     set_mode(".", 0o555);
-    let log = "error: ledger: no write-ahead log, expected ledger-wal and ledger-shm, or a directory to make them in\n";
+    let log = "error: ledger: log not readable, expected the right to read ledger-wal and ledger-shm, or a directory to make \
+               ledger-shm in\n";
     assert_eq!(run(&list), (Some(1), 0, log.to_owned()));
     set_mode(".", 0o755);
 }

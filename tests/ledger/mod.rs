@@ -16,6 +16,8 @@ use glowplug::host::ledger::SqliteLedger;
 use glowplug::host::pool::{Pool, TemplateFacts};
 use glowplug::host::pools_file::read_pools;
 use glowplug::host::registry::Registry;
+use rusqlite::Connection;
+use rusqlite::config::DbConfig;
 
 use crate::support::time;
 
@@ -35,6 +37,13 @@ fn machine(name: &str) -> Machine {
 fn claim(name: &str, created: u64, pools: &[&str]) -> Claim {
     let requests = pools.iter().map(|pool| Request::of(pool));
     Claim { machine: machine(name), created: time(created), requests: requests.collect(), sticky: false, secret: None }
+}
+
+/// Opens the database of a ledger. When it is closed, the log of the ledger stays.
+fn database(path: &Path) -> Connection {
+    let connection = Connection::open(path).unwrap();
+    assert!(connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).unwrap());
+    connection
 }
 
 /// Opens a registry on a ledger, and creates the ledger if it does not exist.

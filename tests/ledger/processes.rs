@@ -14,9 +14,8 @@ use std::time::Duration;
 use glowplug::host::ledger::SqliteLedger;
 use glowplug::host::pool::Pool;
 use glowplug::host::registry::{Registry, RegistryError};
-use rusqlite::Connection;
 
-use super::{claim, machine, pool, registry, shown, time};
+use super::{claim, database, machine, pool, registry, shown, time};
 
 /// The task of a process. Its parameters are the path of the ledger and the number of the process.
 type Work = fn(&Path, usize);
@@ -61,7 +60,7 @@ fn finish(children: Vec<Child>) {
 }
 
 fn check_integrity(path: &Path) {
-    let connection = Connection::open(path).unwrap();
+    let connection = database(path);
     let answer: String = connection.query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap();
     assert_eq!(answer, "ok");
 }

@@ -8,7 +8,7 @@ use glowplug::host::ledger::SqliteLedger;
 use glowplug::host::registry::Registry;
 use rusqlite::Connection;
 
-use super::{claim, machine, pool, registry, shown, time};
+use super::{claim, database, machine, pool, registry, shown, time};
 
 fn refusal(path: &std::path::Path) -> String {
     SqliteLedger::open(path).unwrap_err().to_string()
@@ -69,8 +69,9 @@ fn a_ledger_that_is_cut_or_has_another_schema_is_damaged() {
     registry(&path, [pool("workers", "eth0", "addresses: [10.0.0.0/24]")]);
     let whole = fs::read(&path).unwrap();
     fs::write(&cut, &whole[..20_000]).unwrap();
+    fs::write(directory.path().join("cut-wal"), "").unwrap();
     assert_eq!(refusal(&cut), format!("{}: damaged (database disk image is malformed)", cut.display()));
-    Connection::open(&path).unwrap().execute_batch("CREATE TABLE further (name TEXT)").unwrap();
+    database(&path).execute_batch("CREATE TABLE further (name TEXT)").unwrap();
     assert_eq!(refusal(&path), format!("{}: damaged (not the schema of a ledger)", path.display()));
 }
 
@@ -83,7 +84,7 @@ fn damage_that_sqlite_finds_during_a_read_is_reported_as_damage_of_the_ledger() 
     open.claim_all(&claims, time(1)).unwrap();
     drop(open);
     let page: i64 = {
-        let rows = Connection::open(&path).unwrap();
+        let rows = database(&path);
         rows.query_row("SELECT rootpage FROM sqlite_schema WHERE name = 'leases'", [], |row| row.get(0)).unwrap()
     };
     let mut bytes = fs::read(&path).unwrap();
@@ -174,7 +175,7 @@ fn the_error_about_a_ledger_of_another_version_has_both_versions() {
     let path = directory.path().join("ledger");
     SqliteLedger::create(&path).unwrap();
     for version in [1, 3] {
-        Connection::open(&path).unwrap().pragma_update(None, "user_version", version).unwrap();
+        database(&path).pragma_update(None, "user_version", version).unwrap();
         let expected = format!(
             "{}: schema version {version}, expected 2: another version of glowplugctl created the ledger",
             path.display()
@@ -188,9 +189,11 @@ fn a_file_without_the_version_or_with_the_mark_of_another_program_is_not_a_ledge
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("ledger");
     for (pragma, value) in [("user_version", 0), ("user_version", -1), ("application_id", 0), ("application_id", 7)] {
-        fs::remove_file(&path).ok();
+        for name in ["ledger", "ledger-wal"] {
+            fs::remove_file(directory.path().join(name)).ok();
+        }
         SqliteLedger::create(&path).unwrap();
-        Connection::open(&path).unwrap().pragma_update(None, pragma, value).unwrap();
+        database(&path).pragma_update(None, pragma, value).unwrap();
         for open in [SqliteLedger::open, SqliteLedger::create] {
             let error = open(&path).unwrap_err();
             assert_eq!(error.to_string(), format!("{}: not a ledger", path.display()), "{pragma} = {value}");
@@ -215,16 +218,41 @@ fn a_read_only_ledger_has_all_data_and_writes_nothing() {
 }
 
 #[test]
-fn a_closed_ledger_is_complete_in_its_file_and_its_log_is_empty() {
+fn a_ledger_without_its_log_is_refused_and_a_backup_needs_no_log() {
+    let directory = tempfile::tempdir().unwrap();
+    let [path, copy, backup] = ["ledger", "copy ?#%", "backup"].map(|name| directory.path().join(name));
+    let workers = || pool("workers", "eth0", "addresses: [10.0.0.0/24]");
+    let mut writer = registry(&path, [workers()]);
+    // A reader at the time of the close keeps the content of the log in the log.
+    let reader = database(&path);
+    reader.execute_batch("BEGIN; SELECT count(*) FROM leases").unwrap();
+    writer.claim(&claim("a", 0, &["clusters/workers"]), time(1)).unwrap();
+    drop(writer);
+    drop(reader);
+    SqliteLedger::open_read_only(&path).unwrap().backup(&backup).unwrap();
+    fs::copy(&path, &copy).unwrap();
+    let problem = "copied, moved or left without its log, expected";
+    let expected = format!("{0}: {problem} {0}-wal, which may have further leases", copy.display());
+    for open in [SqliteLedger::open, SqliteLedger::open_read_only, SqliteLedger::create] {
+        assert_eq!(open(&copy).unwrap_err().to_string(), expected);
+    }
+    let [log, log_of_copy] = ["ledger-wal", "copy ?#%-wal"].map(|name| directory.path().join(name));
+    assert_ne!(fs::metadata(&log).unwrap().len(), 0);
+    fs::copy(&log, &log_of_copy).unwrap();
+    for whole in [&copy, &backup, &path] {
+        assert_eq!(registry(whole, [workers()]).state().unwrap().leases().count(), 1, "{}", whole.display());
+    }
+    // The last close has moved the content of the log into the file.
+    assert_eq!(fs::metadata(&log).unwrap().len(), 0);
+}
+
+#[test]
+fn a_refused_creation_of_a_ledger_that_exists_leaves_its_log() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("ledger");
-    let workers = || pool("workers", "eth0", "addresses: [10.0.0.0/24]");
-    registry(&path, [workers()]).claim(&claim("a", 0, &["clusters/workers"]), time(1)).unwrap();
-    assert_eq!(fs::metadata(directory.path().join("ledger-wal")).unwrap().len(), 0);
-    assert!(directory.path().join("ledger-shm").exists());
-    let copy = directory.path().join("copy");
-    fs::copy(&path, &copy).unwrap();
-    assert_eq!(registry(&copy, [workers()]).state().unwrap().leases().count(), 1);
+    registry(&path, [pool("workers", "eth0", "addresses: [10.0.0.0/24]")]);
+    SqliteLedger::create(&path).unwrap_err();
+    SqliteLedger::open(&path).unwrap();
 }
 
 #[test]
@@ -233,7 +261,7 @@ fn a_row_with_an_invalid_interface_name_is_damage() {
     let path = directory.path().join("ledger");
     let workers = || pool("workers", "eth0", "addresses: [10.0.0.0/24]");
     registry(&path, [workers()]).claim(&claim("a", 0, &["clusters/workers"]), time(1)).unwrap();
-    Connection::open(&path).unwrap().execute("UPDATE leases SET interface = 'eth0 rd.break'", []).unwrap();
+    database(&path).execute("UPDATE leases SET interface = 'eth0 rd.break'", []).unwrap();
     let ledger = SqliteLedger::open(&path).unwrap();
     let error = Registry::open(ledger).unwrap_err();
     assert_eq!(error.to_string(), "the ledger is damaged: Invalid column type Text at index: 6, name: interface");
@@ -245,7 +273,7 @@ fn a_time_after_the_end_of_the_calendar_is_damage() {
     let path = directory.path().join("ledger");
     let workers = || pool("workers", "eth0", "addresses: [10.0.0.0/24]");
     registry(&path, [workers()]).claim(&claim("a", 0, &["clusters/workers"]), time(1)).unwrap();
-    Connection::open(&path).unwrap().execute("UPDATE leases SET reuse_after = 9223372036854775807", []).unwrap();
+    database(&path).execute("UPDATE leases SET reuse_after = 9223372036854775807", []).unwrap();
     let error = Registry::open(SqliteLedger::open(&path).unwrap()).unwrap_err();
     assert_eq!(error.to_string(), "the ledger is damaged: Integer 9223372036854775807 out of range at index 11");
 }
@@ -257,7 +285,7 @@ fn the_database_itself_rejects_a_second_lease_of_an_address() {
     let workers = || pool("workers", "eth0", "addresses: [10.0.0.0/24]");
     let mut registry = registry(&path, [workers()]);
     registry.claim(&claim("a", 0, &["clusters/workers"]), time(1)).unwrap();
-    let rows = Connection::open(&path).unwrap();
+    let rows = database(&path);
     let error = rows.execute(
         "INSERT INTO leases SELECT network, address, 16, 'other', 'n', 'b', 'u', 'eth1', 2, NULL, NULL, 0 FROM leases",
         [],
@@ -298,7 +326,7 @@ fn every_reader_reports_a_row_that_does_not_match_its_checksum_as_damage() {
     let path = directory.path().join("ledger");
     let mut open = registry(&path, [pool("workers", "eth0", "addresses: [10.0.0.0/24]")]);
     open.claim(&claim("a", 0, &["clusters/workers"]), time(1)).unwrap();
-    let rows = Connection::open(&path).unwrap();
+    let rows = database(&path);
     rows.execute("UPDATE leases SET name = 'b'", []).unwrap();
     let damaged = "the ledger is damaged: a row of table leases does not match its checksum";
     assert_eq!(open.state().unwrap_err().to_string(), damaged);
@@ -313,7 +341,7 @@ fn a_lost_row_is_detected() {
     registry(&path, [pool("workers", "eth0", "addresses: [10.0.0.0/24]")])
         .claim(&claim("a", 0, &["clusters/workers"]), time(1))
         .unwrap();
-    let rows = Connection::open(&path).unwrap();
+    let rows = database(&path);
     rows.execute_batch("DELETE FROM leases").unwrap();
     let error = Registry::open(SqliteLedger::open(&path).unwrap()).unwrap_err().to_string();
     assert_eq!(error, "the ledger is damaged: table leases does not have the rows that were written");

@@ -20,7 +20,7 @@ use crate::host::change::{Change, Update};
 use crate::host::claim::{HolderKind, Lease, Machine};
 use changes::{Networks, Totals, everything, last_change, path, record, report};
 pub use path::OpenError;
-use path::{check_path, directory_of, is_writable, network_file_system};
+use path::{check_path, directory_of, is_writable, lacks_log, network_file_system};
 use rows::{Octets, Time, claimant, is_damage, reading, sqlite_error, writing};
 
 /// A ledger in an SQLite database.
@@ -33,7 +33,9 @@ use rows::{Octets, Time, claimant, is_damage, reading, sqlite_error, writing};
 ///
 /// The file and its two companions (`-wal`, `-shm`) belong together. They must be on a disk of this host, because locks
 /// and shared memory do not work between hosts. The companions stay when no process has the ledger open, because a
-/// process with only read access could not create them. The file itself then has everything that was committed.
+/// process with only read access could not create them, and because the log may have committed changes: those of a
+/// process that was killed, or that closed the ledger while another process read it. So a file without its log is
+/// refused. [`SqliteLedger::backup`] writes a copy that needs no log.
 #[derive(Debug)]
 pub struct SqliteLedger {
     connection: Connection,
@@ -205,6 +207,10 @@ impl SqliteLedger {
             return Err(OpenError::NetworkFileSystem(path.to_owned(), kind));
         }
         check_path(path)?;
+        // Another process may be about to create the log.
+        if (0..1_000).all(|times| lacks_log(path) && wait(times)) {
+            return Err(OpenError::WithoutLog(path.to_owned()));
+        }
         let store = |source| failed(path, source);
         let flags = match access {
             Access::Read => OpenFlags::SQLITE_OPEN_READ_ONLY,
@@ -222,6 +228,9 @@ impl SqliteLedger {
             }
             _ => store(source),
         })?;
+        // When the last connection closes, SQLite would move the log into the file and remove the log. Instead, `drop`
+        // moves the content of the log and keeps the log.
+        connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(store)?;
         connection.busy_handler(Some(wait)).map_err(store)?;
         // This check comes before the first write: the database may belong to another program.
         check_version(&connection, path, access)?;
@@ -244,9 +253,6 @@ impl SqliteLedger {
     /// Sets the file up for several processes, and makes a new file a ledger.
     fn prepare(connection: &mut Connection, path: &Path, access: Access) -> Result<(), OpenError> {
         let store = |source| failed(path, source);
-        // When the last connection closes, SQLite would move the log into the file and remove the log. Instead, `drop`
-        // moves the content of the log and keeps the log.
-        connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(store)?;
         // If several processes create the ledger, one of them changes the mode, and the others have to wait in this
         // loop: SQLite does not call the busy handler here.
         let mut times = 0;
@@ -273,8 +279,8 @@ impl SqliteLedger {
     }
 }
 
-/// Moves the log into the file, so that the file alone is a whole copy of the ledger, and leaves the log empty. If
-/// another process uses the ledger at this moment, a later close of the ledger moves the log.
+/// Moves the log into the file, and leaves the log empty. If another process uses the ledger at this moment, the log
+/// keeps its content until a later close of a process that may write.
 impl Drop for SqliteLedger {
     fn drop(&mut self) {
         let _ = self.connection.busy_handler(None);

@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::os::fd::AsRawFd as _;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::{fmt, fs, io};
@@ -10,6 +11,7 @@ use nix::fcntl::{self, OFlag};
 use nix::sys::stat::Mode;
 use nix::sys::statfs::statfs;
 use nix::unistd::{AccessFlags, access};
+use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 /// Why a ledger cannot be opened or created.
 #[derive(Debug)]
@@ -30,8 +32,11 @@ pub enum OpenError {
     /// The file has, or may have, a second path. The string is the reason. Each path has a log of its own, so two
     /// processes would not see each other's changes.
     SecondPath(PathBuf, String),
-    /// The write-ahead log does not exist or cannot be read, and cannot be created.
+    /// The write-ahead log or its index cannot be read, and the index cannot be created.
     NoLog(PathBuf),
+    /// The file was copied or moved without its write-ahead log, or the log was removed. The log may have leases that
+    /// the file lacks.
+    WithoutLog(PathBuf),
     /// The process has no right to write the file, or to create it in its folder.
     NotWritable(PathBuf),
     /// Another version of this program created the ledger.
@@ -101,6 +106,28 @@ pub(super) fn check_path(path: &Path) -> Result<(), OpenError> {
     Ok(())
 }
 
+/// Whether a ledger is in the mode with a write-ahead log, and the log does not exist.
+pub(super) fn lacks_log(path: &Path) -> bool {
+    // SQLite names the log after the file to which a symbolic link leads.
+    let Ok(real) = path.canonicalize() else { return false };
+    let mut log = real.clone().into_os_string();
+    log.push("-wal");
+    !Path::new(&log).exists() && is_in_wal_mode(&real)
+}
+
+/// Whether the header of a database says that there is a write-ahead log. SQLite reads the header, because closing a
+/// descriptor of the file would release the locks of SQLite in this process. Without locks, SQLite cannot open such a
+/// database, and creates no log in the attempt.
+fn is_in_wal_mode(path: &Path) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-".contains(&byte);
+    let escaped = |byte: &u8| if is_plain(*byte) { char::from(*byte).to_string() } else { format!("%{byte:02X}") };
+    let path: String = path.as_os_str().as_bytes().iter().map(escaped).collect();
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let Ok(database) = Connection::open_with_flags(format!("file:{path}?nolock=1"), flags) else { return false };
+    let read = database.query_row("PRAGMA schema_version", [], |_| Ok(()));
+    read.is_err_and(|error| error.sqlite_error_code() == Some(ErrorCode::CannotOpen))
+}
+
 /// The ID of the mount to which a file or folder belongs.
 fn mount_of(path: &Path) -> io::Result<String> {
     // `O_PATH` is necessary: closing a normal descriptor of the ledger would release the locks of SQLite in this
@@ -148,7 +175,15 @@ impl fmt::Display for OpenError {
                 let path = path.display();
                 write!(
                     f,
-                    "{path}: no write-ahead log, expected {path}-wal and {path}-shm, or a directory to make them in"
+                    "{path}: log not readable, expected the right to read {path}-wal and {path}-shm, or a directory to \
+                     make {path}-shm in"
+                )
+            }
+            Self::WithoutLog(path) => {
+                let path = path.display();
+                write!(
+                    f,
+                    "{path}: copied, moved or left without its log, expected {path}-wal, which may have further leases"
                 )
             }
             Self::NotWritable(path) => {
