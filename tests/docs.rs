@@ -38,7 +38,7 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
             "make demo-controller    # the controller without a cluster: pools, claims, machines, exhaustion, growth",
             "cargo build --release && PATH=\"$PWD/target/release:$PATH\"    # both programs, for the commands on this page",
             "kubectl get ipaddresses.ipam.cluster.x-k8s.io,staticippools -n clusters",
-            "kubectl get kubevirtmachines -A -o json | glowplugctl claim --pool pools.yaml --ledger ledger --machines - --format apply | kubectl apply --server-side -f -",
+            "kubectl get kubevirtmachines,vm,vmi -A -o json | glowplugctl claim --pool pools.yaml --ledger ledger --machines - --format apply | kubectl apply --server-side -f -",
             "kubectl patch vm worker-0 -n clusters --type json -p '[{\"op\": \"add\", \"path\": \"/spec/template/spec/volumes/N/cloudInitConfigDrive/networkDataSecretRef\", \"value\": {\"name\": \"worker-0-networkdata\"}}]'",
             "virtctl start worker-0 -n clusters",
         ],

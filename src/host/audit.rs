@@ -15,7 +15,7 @@ use super::ledger::{Ledger, LedgerError};
 use super::may_record::{Source, State};
 use super::pool::Pool;
 use super::records::{Inventory, Report, Unrecorded};
-use super::registry::{Registry, Released};
+use super::registry::Registry;
 
 /// Shortest time from the audit that first misses a machine to the fetch of lists that can release the machine. After
 /// this time, a cache that lagged behind the cluster is up to date.
@@ -47,8 +47,6 @@ pub struct Audit {
     /// Why the audit released no machine although machines were due for release. Empty if nothing prevented the
     /// release.
     pub brakes: Vec<Brake>,
-    /// Allocations to waiting machines, from the released addresses.
-    pub served: Vec<Allocation>,
 }
 
 /// A machine that no longer has an object.
@@ -159,7 +157,9 @@ pub struct Rebuilt {
 /// - since then, no audit has found the machine, and the machine has claimed no address, and
 /// - no [`Brake`] applies.
 ///
-/// So neither the lists of the first audit nor lists that are older than a lease can release a machine.
+/// So neither the lists of the first audit nor lists that are older than a lease can release a machine. A released
+/// address stays reserved for the other machines whose records name it: see [`reserve_for_others`]. An audit serves no
+/// waiting machine, because the ledger may lack other records of the lists.
 ///
 /// # Errors
 ///
@@ -182,23 +182,9 @@ pub fn audit<L: Ledger>(
         .chain(allocator.missing().map(|(machine, _)| machine.clone()))
         .filter(|machine| !machine.kind.is_claim() || inventory.claims.is_some())
         .collect();
-    let mut unread: BTreeSet<Machine> = unreadable(inventory).map(|reservation| reservation.claimant.machine).collect();
-    // An object of an unknown machine may belong to the machine that holds one of the addresses in the object.
-    let nobodys = inventory.diagnostics.iter().filter(|diagnostic| diagnostic.claimant.is_none());
-    let named: BTreeSet<IpAddr> = nobodys.flat_map(|diagnostic| diagnostic.addresses.iter().copied()).collect();
-    let of_named = allocator.leases().filter(|(_, address, _)| named.contains(address));
-    unread.extend(of_named.map(|(_, _, lease)| lease.claimant.machine.clone()));
-    // While a guest uses an address, no other machine must get the address. So the holder of the address does not count
-    // as missing.
-    let mut reports: BTreeMap<IpAddr, Vec<&Report>> = BTreeMap::new();
-    inventory.reports.iter().for_each(|report| reports.entry(report.address).or_default().push(report));
-    let is_used = |network: &str, address: IpAddr| {
-        let on = |report: &&Report| report.network.as_ref().is_none_or(|name| name == network);
-        reports.get(&address).is_some_and(|reports| reports.iter().any(on))
-    };
-    let used = allocator.leases().filter(|(network, address, _)| is_used(network, *address));
-    unread.extend(used.map(|(_, _, lease)| lease.claimant.machine.clone()));
-    let is_there = |machine: &Machine| inventory.is_there(machine) || unread.contains(machine);
+    let mut used: BTreeSet<Machine> = unreadable(inventory).map(|reservation| reservation.claimant.machine).collect();
+    used.extend(holders_in_use(allocator, inventory));
+    let is_there = |machine: &Machine| inventory.is_there(machine) || used.contains(machine);
     let (there, missing): (Vec<Machine>, Vec<Machine>) = known.into_iter().partition(is_there);
     let before: BTreeMap<Machine, Timestamp> =
         allocator.missing().map(|(machine, since)| (machine.clone(), since)).collect();
@@ -219,14 +205,15 @@ pub fn audit<L: Ledger>(
     }
     let due: BTreeMap<&Machine, Timestamp> =
         gone.iter().filter_map(|missing| Some((&missing.machine, missing.since?))).collect();
-    let (Released { held, served }, returned) = if options.dry_run {
+    let (held, returned) = if options.dry_run {
         let of_due = allocator.leases().filter(|(_, _, lease)| due.contains_key(&lease.claimant.machine));
         let held = of_due.filter_map(|(_, address, lease)| {
             let address = IpNetwork::new(address, lease.prefix).ok()?;
             Some(Allocation { claimant: Claimant::clone(&lease.claimant), addresses: vec![address] })
         });
-        (Released { held: held.collect(), served: Vec::new() }, BTreeSet::new())
+        (held.collect(), BTreeSet::new())
     } else {
+        reserve_for_others(registry, inventory, due.keys().copied(), now)?;
         registry.release_missing(&due, now)?
     };
     for missing in gone {
@@ -240,7 +227,48 @@ pub fn audit<L: Ledger>(
         let left: Vec<Machine> = left.map(|missing| missing.machine.clone()).collect();
         registry.note_looked_for(&there, &left, now)?;
     }
-    Ok(Audit { adoption, disagreements, missing, brakes, served })
+    Ok(Audit { adoption, disagreements, missing, brakes })
+}
+
+/// The machines that hold an address that a guest reports, or that an object of an unknown machine names. Such a machine
+/// must not be released: while a guest uses the address, no other machine must get it, and the object may belong to the
+/// machine.
+#[must_use]
+pub fn holders_in_use(allocator: &Allocator, inventory: &Inventory) -> BTreeSet<Machine> {
+    let nobodys = inventory.diagnostics.iter().filter(|diagnostic| diagnostic.claimant.is_none());
+    let named: BTreeSet<IpAddr> = nobodys.flat_map(|diagnostic| diagnostic.addresses.iter().copied()).collect();
+    let mut reports: BTreeMap<IpAddr, Vec<&Report>> = BTreeMap::new();
+    inventory.reports.iter().for_each(|report| reports.entry(report.address).or_default().push(report));
+    let is_reported = |network: &str, address: IpAddr| {
+        reports.get(&address).is_some_and(|reports| reports.iter().any(|report| report.is_on(network)))
+    };
+    let used =
+        allocator.leases().filter(|(network, address, _)| named.contains(address) || is_reported(network, *address));
+    used.map(|(_, _, lease)| lease.claimant.machine.clone()).collect()
+}
+
+/// Adopts what the objects say about the addresses of machines that are about to be released. So an address that a
+/// record of another machine names, or that another guest reports, stays reserved after the release.
+///
+/// # Errors
+///
+/// The ledger failed. Changes committed before the failure stay in the ledger.
+pub fn reserve_for_others<'m, L: Ledger>(
+    registry: &mut Registry<L>,
+    inventory: &Inventory,
+    released: impl IntoIterator<Item = &'m Machine>,
+    now: Timestamp,
+) -> Result<(), LedgerError> {
+    let allocator = registry.state()?;
+    let of_machine = |machine| {
+        let held = allocator.leases_of(machine).map(|(_, address, _)| address);
+        held.chain(allocator.conflicts_of(machine).map(|(_, address)| address))
+    };
+    let addresses: BTreeSet<IpAddr> = released.into_iter().flat_map(of_machine).collect();
+    if !addresses.is_empty() {
+        rebuild(registry, &inventory.about(&addresses), now)?;
+    }
+    Ok(())
 }
 
 /// Differences between the ledger and the objects, without the mismatches of `adoption`.
@@ -283,9 +311,12 @@ fn disagreements(allocator: &Allocator, inventory: &Inventory, adoption: &Adopti
             }
         }
     }
-    for report in unknown_reports(allocator, inventory) {
-        let on = |network: &str| report.network.as_ref().is_none_or(|name| name == network);
-        let holder = allocator.leases().find(|(network, address, _)| *address == report.address && on(network));
+    let known: BTreeSet<(&Machine, IpAddr)> =
+        leased.iter().chain(&recorded).map(|(claimant, address)| (&claimant.machine, *address)).collect();
+    let is_unknown = |report: &&Report| !known.contains(&(&report.machine, report.address));
+    for report in reports_of_pools(allocator, inventory).filter(is_unknown) {
+        let is_same = |network: &str, address: IpAddr| address == report.address && report.is_on(network);
+        let holder = allocator.leases().find(|(network, address, _)| is_same(network, *address));
         let holder = holder.map(|(_, _, lease)| Claimant::clone(&lease.claimant));
         let is_user = |holder: &Claimant| {
             holder.machine.kind.is_claim() && holder.machine.namespace == report.machine.served_in()
@@ -297,21 +328,13 @@ fn disagreements(allocator: &Allocator, inventory: &Inventory, adoption: &Adopti
     disagreements
 }
 
-/// Reports of pool addresses that neither the ledger nor a record has for the machine of the guest.
-fn unknown_reports<'i>(allocator: &Allocator, inventory: &'i Inventory) -> Vec<&'i Report> {
-    let leases = allocator.leases().map(|(_, address, lease)| (lease.claimant.machine.clone(), address));
-    let records = inventory
-        .records
-        .iter()
-        .flat_map(|record| record.addresses.iter().map(|address| (record.claimant.machine.clone(), address.ip())));
-    let known: BTreeSet<(Machine, IpAddr)> = leases.chain(records).collect();
-    let is_of_pool = |report: &Report| {
-        let on = |pool: &&Pool| report.network.as_ref().is_none_or(|network| *network == pool.network);
-        allocator.pools().filter(on).any(|pool| pool.contains(report.address))
-    };
-    let is_unknown =
-        |report: &&Report| is_of_pool(report) && !known.contains(&(report.machine.clone(), report.address));
-    inventory.reports.iter().filter(is_unknown).collect()
+/// The reports of addresses that pools have. A report of another address is not kept: its reservation would last as long
+/// as the machine, and a guest may change such addresses every day. If a pool gets the address, the report counts at the
+/// next rebuild.
+fn reports_of_pools<'i>(allocator: &'i Allocator, inventory: &'i Inventory) -> impl Iterator<Item = &'i Report> {
+    let is_of_pool =
+        |report: &&Report| allocator.pools().any(|pool| report.is_on(&pool.network) && pool.contains(report.address));
+    inventory.reports.iter().filter(is_of_pool)
 }
 
 fn brakes(
@@ -347,8 +370,8 @@ fn brakes(
 /// These addresses are reserved for their machine, so that no other machine gets them:
 ///
 /// - the addresses of records that cannot be read
-/// - the addresses that a guest reports, if neither the ledger nor a record has the address for the machine of the
-///   guest
+/// - the addresses of pools that a guest reports, if the ledger has no lease and no record of the address for the machine
+///   of the guest
 ///
 /// If the machine of a record is unknown, the conflict names the machine `-/unreadable-record`, with the address as its
 /// UID. An audit misses this machine as soon as no unreadable record has the address.
@@ -368,7 +391,13 @@ pub fn rebuild<L: Ledger>(
     let (last, first): (Vec<&Record>, Vec<&Record>) = inventory.records.iter().partition(follows);
     let mut adoption = registry.adopt(first.into_iter().cloned(), now)?;
     let allocator = registry.state()?;
-    let reports = unknown_reports(allocator, inventory).into_iter().filter_map(|report| {
+    // A record that has no effect does not stand for the report of its guest.
+    let is_kept = |report: &&Report| {
+        let leases = allocator.leases_of(&report.machine).map(|(network, address, _)| (network, address));
+        let mut kept = leases.chain(allocator.conflicts_of(&report.machine));
+        kept.any(|(network, address)| address == report.address && report.is_on(network))
+    };
+    let reports = reports_of_pools(allocator, inventory).filter(|report| !is_kept(report)).filter_map(|report| {
         let interface = Pool::DEFAULT_INTERFACE.parse().ok()?;
         let claimant = Claimant { machine: report.machine.clone(), interface };
         let (address, network, source) = (report.address, report.network.clone(), report.source.clone());
@@ -481,6 +510,7 @@ mod tests {
     use crate::host::claim::{Claim, HolderKind, Request};
     use crate::host::leases_file::{Leases, read_leases};
     use crate::host::ledger::MemoryLedger;
+    use crate::host::pool::Namespaces;
     use crate::host::pool::tests::pool;
     use crate::host::records::Objects;
     use crate::host::registry::tests::{at, registry};
@@ -609,7 +639,7 @@ mod tests {
         let claim = Claim { machine: a.clone(), created: at(0), requests, sticky: false, secret: None };
         registry.claim(&claim, at(2_000)).unwrap();
         let (released, kept) = registry.release_missing(&missing, at(2_000)).unwrap();
-        let released: Vec<Machine> = released.held.into_iter().map(|allocation| allocation.claimant.machine).collect();
+        let released: Vec<Machine> = released.into_iter().map(|allocation| allocation.claimant.machine).collect();
         assert_eq!((released, kept), (vec![b], [a].into()));
     }
 
@@ -845,6 +875,58 @@ mod tests {
             "status": {"interfaces": [{"ipAddress": "10.0.0.1"}]}}"#;
         assert_eq!(audit(&mut registry, &cluster(guest), &release(0), at(0)).unwrap().missing, []);
         assert_eq!(audit(&mut registry, &cluster(""), &release(0), at(0)).unwrap().missing.len(), 1);
+    }
+
+    /// A VirtualMachine `b` that records 10.0.0.1, and its instance, whose guest reports nothing.
+    const MOVED: &str = r#"{"kind": "VirtualMachine", "metadata": {"namespace": "m", "name": "b", "uid": "v",
+        "annotations": {"kubevirt.cluster.x-k8s.io/allocated-ip-eno101": "10.0.0.1/24"}}},
+        {"kind": "VirtualMachineInstance", "metadata": {"namespace": "m", "name": "b", "uid": "i",
+        "ownerReferences": [{"kind": "VirtualMachine", "name": "b", "uid": "v"}]}}"#;
+
+    /// The addresses that records or reports reserve without a lease, with the names of their machines.
+    fn reserved(registry: &mut Registry<MemoryLedger>) -> Vec<String> {
+        let conflicts = registry.state().unwrap().conflicts();
+        conflicts.map(|(_, address, conflict)| format!("{address} {}", conflict.claimant.machine.title())).collect()
+    }
+
+    #[test]
+    fn an_address_that_another_object_records_stays_reserved_after_the_release() {
+        let mut registry = registry_with(&["a", "c"]);
+        audit(&mut registry, &cluster(MOVED), &release(0), at(0)).unwrap();
+        // An audit without a release adopts nothing.
+        assert_eq!(reserved(&mut registry), [""; 0]);
+        let audit = audit(&mut registry, &cluster(MOVED), &release(300_000), at(300_000)).unwrap();
+        assert_eq!(released(&audit), (vec!["a", "c"], &[][..]));
+        assert_eq!(reserved(&mut registry), ["10.0.0.1 m/b"]);
+        // The machine of the record gets the lease with the next rebuild.
+        rebuild(&mut registry, &cluster(MOVED), at(300_001)).unwrap();
+        let holder = registry.state().unwrap().holder("default/n", "10.0.0.1".parse().unwrap()).cloned();
+        assert_eq!(holder.map(|holder| holder.machine), Some(Machine::new("m", "b", "v")));
+    }
+
+    #[test]
+    fn an_audit_gives_no_address_to_a_waiting_machine() {
+        let mut registry = registry([pool("{name: one, network: 'n', addresses: [10.0.0.1], prefix: 24}")]);
+        let claim = |name: &str| Claim::new(Machine::new("n", name, "u"), at(0)).request(Request::of("default/one"));
+        registry.claim(&claim("a"), at(0)).unwrap();
+        registry.claim(&claim("w"), at(0)).unwrap_err();
+        let waits = r#"{"kind": "KubevirtMachine", "metadata": {"namespace": "n", "name": "w", "uid": "u"}}"#;
+        audit(&mut registry, &cluster(waits), &release(0), at(0)).unwrap();
+        let audit = audit(&mut registry, &cluster(waits), &release(300_000), at(300_000)).unwrap();
+        assert_eq!(released(&audit), (vec!["a"], &[][..]));
+        let state = registry.state().unwrap();
+        assert_eq!((state.leases().count(), state.waits(&claim("w").machine)), (0, true));
+    }
+
+    #[test]
+    fn the_report_of_a_guest_counts_even_if_the_record_of_its_machine_is_ignored() {
+        let pool = pool("{name: one, network: 'n', addresses: [10.0.0.0/24]}");
+        let mut registry = registry([pool.with_namespaces(Namespaces::only(["n"]), Namespaces::only(["n"]))]);
+        let status = r#"}]}, "status": {"interfaces": [{"ipAddress": "10.0.0.1"}]}}"#;
+        let reports = MOVED.replace("}]}}", status);
+        let adoption = rebuild(&mut registry, &cluster(&reports), at(0)).unwrap().adoption;
+        assert_eq!((adoption.adopted, adoption.mismatches.len()), (0, 1));
+        assert_eq!(reserved(&mut registry), ["10.0.0.1 m/b"]);
     }
 
     #[test]

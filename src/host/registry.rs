@@ -237,8 +237,9 @@ impl<L: Ledger> Registry<L> {
         })
     }
 
-    /// Releases machines that are still missing since these times, and serves waiting machines. Returns also the
-    /// machines that are not released, because they have claimed addresses since the caller read the state.
+    /// Releases machines that are still missing since these times, and serves no waiting machine. Returns the released
+    /// allocations, and the machines that are not released, because they have claimed addresses since the caller read
+    /// the state.
     ///
     /// # Errors
     ///
@@ -247,14 +248,13 @@ impl<L: Ledger> Registry<L> {
         &mut self,
         missing: &BTreeMap<&Machine, Timestamp>,
         now: Timestamp,
-    ) -> Result<(Released, BTreeSet<Machine>), LedgerError> {
+    ) -> Result<(Vec<Allocation>, BTreeSet<Machine>), LedgerError> {
         self.write(|allocator, journal| {
             let still: BTreeMap<&Machine, Timestamp> = allocator.missing().collect();
             let is_missing = |(machine, since): &(&&Machine, &Timestamp)| still.get(**machine) == Some(*since);
             let (gone, kept): (Vec<_>, Vec<_>) = missing.iter().partition(is_missing);
             let held = gone.into_iter().flat_map(|(machine, _)| allocator.release(machine, now, journal)).collect();
-            let kept = kept.into_iter().map(|(machine, _)| Machine::clone(machine)).collect();
-            (Released { held, served: allocator.serve(now, journal) }, kept)
+            (held, kept.into_iter().map(|(machine, _)| Machine::clone(machine)).collect())
         })
     }
 

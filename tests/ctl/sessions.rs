@@ -24,6 +24,7 @@ macro_rules! sessions {
 sessions! {
     a_claim_is_applied_to_the_cluster_with_its_record_first
     a_claim_is_printed_in_every_format
+    a_claim_reports_other_users_of_the_addresses_that_it_prints
     a_claim_with_a_list_allocates_no_address_that_an_object_of_the_list_records
     a_drive_is_the_same_for_the_same_input_and_has_all_given_metadata
     a_drive_that_the_guest_could_not_read_is_not_written
@@ -46,11 +47,13 @@ sessions! {
     a_rebuild_takes_over_records_and_reports_what_does_not_fit
     a_release_needs_the_uid_and_frees_no_address_of_another_machine
     a_release_of_a_list_takes_only_machines_that_are_gone
+    a_released_address_stays_reserved_for_another_machine_whose_object_records_it
     a_resize_keeps_the_addresses_of_all_machines
     a_status_shows_the_use_of_pools_and_waiting_machines
     a_sticky_claim_gets_the_last_address_of_its_name
     a_template_adds_what_the_pool_does_not_have
     a_verbose_command_names_its_files
+    a_waiting_machine_gets_a_new_address_only_after_the_records_are_adopted
     a_widened_subnet_and_a_new_name_are_reported
     addresses_that_a_template_names_are_never_allocated
     all_mistakes_in_pools_are_reported_together

@@ -767,7 +767,7 @@ impl World {
                 .into_iter()
                 .filter(|machine| !self.cluster.nodes.iter().any(|node| node.is_there() && node.is_called(machine)));
             let released = if releases { gone.collect() } else { Vec::new() };
-            return self.check(at, &Allowed { released, ..Allowed::default() }, true);
+            return self.check(at, &Allowed { released, ..Allowed::default() }, false);
         };
         let released: Vec<Machine> =
             report.missing.iter().filter(|missing| missing.released.is_some()).map(|it| it.machine.clone()).collect();
@@ -808,7 +808,7 @@ impl World {
                 ));
             }
         }
-        self.check(at, &Allowed { released, ..Allowed::default() }, true)
+        self.check(at, &Allowed { released, ..Allowed::default() }, false)
     }
 
     /// Returns an error, unless the answer is a success or an injected fault.

@@ -140,7 +140,6 @@ struct Audited {
     /// Reasons why no machine was released.
     brakes: Vec<String>,
     missing: Vec<AuditedMissing>,
-    served: Vec<Allocation>,
 }
 
 #[derive(Serialize)]
@@ -199,7 +198,7 @@ pub(crate) fn audit(args: AuditArgs, log: &Logger) -> Result<ExitCode> {
         dry_run: args.dry_run,
     };
     let audit = audit::audit(&mut registry, &inventory, &options, now)?;
-    let Audit { adoption, disagreements, missing, brakes, served } = audit;
+    let Audit { adoption, disagreements, missing, brakes } = audit;
     let mut diagnostics = diagnostics(&inventory.diagnostics, &adoption.mismatches);
     diagnostics.extend(disagreements.iter().map(|it: &Disagreement| it.text(Store::Ledger)));
     let is_right = diagnostics.is_empty() && missing.iter().all(|missing| missing.released.is_some());
@@ -212,7 +211,6 @@ pub(crate) fn audit(args: AuditArgs, log: &Logger) -> Result<ExitCode> {
             diagnostics,
             brakes: brakes.iter().map(ToString::to_string).collect(),
             missing: missing.iter().map(AuditedMissing::from).collect(),
-            served,
         })?;
         return Ok(status);
     }
@@ -221,7 +219,7 @@ pub(crate) fn audit(args: AuditArgs, log: &Logger) -> Result<ExitCode> {
     let summary = table(head, &[counts.map(|count| count.to_string())]);
     let released = missing.iter().filter_map(|missing| missing.released.as_ref()).flatten();
     let head = if args.dry_run { "TO RELEASE" } else { "RELEASED" };
-    print(&sections([summary, allocations_table(head, released), allocations_table("SERVED", &served)]))?;
+    print(&sections([summary, allocations_table(head, released)]))?;
     diagnostics.iter().for_each(|diagnostic| say(format_args!("error: {diagnostic}")));
     brakes.iter().for_each(|brake| say(format_args!("error: nothing released: {brake}")));
     for missing in &missing {

@@ -12,7 +12,7 @@ use anyhow::{Result, bail};
 use clap::Args;
 use glowplug::host::Timestamp;
 use glowplug::host::address::{AddressSet, parse_address};
-use glowplug::host::allocator::{Adoption, Allocator, ClaimError, Problem};
+use glowplug::host::allocator::{Adoption, Allocator, ClaimError, Conflicted, OtherUser, Problem};
 use glowplug::host::audit;
 use glowplug::host::claim::{self, Claimant, Machine, Request};
 use glowplug::host::expand::Template;
@@ -134,6 +134,7 @@ pub(crate) fn claim(args: ClaimArgs, log: &Logger) -> Result<ExitCode> {
     };
     in_template(printer.check_template(&claims), args.pools.template.as_deref())?;
     let mut registry = args.ledger.open(&all, deleted, log)?;
+    let growth = registry.growth();
     if inventory.is_none() {
         for claim in &claims {
             if let Some(other) = namesake(&claim.machine, registry.state()?) {
@@ -183,6 +184,8 @@ pub(crate) fn claim(args: ClaimArgs, log: &Logger) -> Result<ExitCode> {
             }
         }
     }
+    // A claim by name has no records to adopt: it relies on the ledger alone.
+    let mut served = registry.open_up_to(growth, Timestamp::now())?;
     // Within a list, the creation time decides the order, not the position in the list.
     let mut queue: Vec<usize> = (0..claims.len()).collect();
     if inventory.is_some() {
@@ -203,8 +206,9 @@ pub(crate) fn claim(args: ClaimArgs, log: &Logger) -> Result<ExitCode> {
             })
             .collect();
         let of_batch: Vec<claim::Claim> = batch.iter().map(|&at| claims[at].clone()).collect();
-        let answers = registry.claim_all(&of_batch, Timestamp::now())?.answers.into_iter().zip(&of_batch);
-        let answers = answers.map(|(answer, claim)| {
+        let claimed = registry.claim_all(&of_batch, Timestamp::now())?;
+        served.extend(claimed.served);
+        let answers = claimed.answers.into_iter().zip(&of_batch).map(|(answer, claim)| {
             answer.map_err(|error| match error {
                 ClaimError::NotInPool { .. } => Refusal::Outside(error, offered(&pools_of(claim, &printer.pools))),
                 _ => Refusal::Claim(error),
@@ -229,14 +233,31 @@ pub(crate) fn claim(args: ClaimArgs, log: &Logger) -> Result<ExitCode> {
             say(format_args!("{severity}: {}: {refusal}", claim.machine))
         }
     }
-    is_refused |= printer.print(&claims, &outcomes)?;
+    let granted: BTreeSet<&Claimant> =
+        outcomes.iter().flatten().flatten().map(|allocation| &allocation.claimant).collect();
+    let has_conflicts = tell_conflicts(registry.state()?, &granted);
+    served.retain(|allocation| !granted.contains(&allocation.claimant));
+    is_refused |= printer.print(&claims, &outcomes, &served)?;
     Ok(if is_refused {
         ExitCode::FAILURE
     } else if is_exhausted {
         ExitCode::from(EXHAUSTED)
     } else {
-        exit_code(!has_diagnostics && is_whole)
+        exit_code(!has_diagnostics && !has_conflicts && is_whole)
     })
+}
+
+/// Reports the other users of addresses that these claimants hold. Returns whether there are any.
+fn tell_conflicts(allocator: &Allocator, granted: &BTreeSet<&Claimant>) -> bool {
+    let mut has_conflicts = false;
+    for Conflicted { address, holder, others, .. } in allocator.conflicted() {
+        let Some(holder) = holder.filter(|holder| granted.contains(holder)) else { continue };
+        for OtherUser { claimant, source, .. } in others {
+            say(format_args!("error: {source}: {address} of {claimant} is also of {holder}"));
+            has_conflicts = true;
+        }
+    }
+    has_conflicts
 }
 
 /// Returns the record problems that prevent a claim, by claimant: the record contradicts the ledger or the pools, or

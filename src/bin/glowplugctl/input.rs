@@ -74,7 +74,8 @@ pub(crate) struct Machines {
     pub(crate) uids: Vec<String>,
     /// JSON list of KubevirtMachines; - is standard input
     ///
-    /// `kubectl get kubevirtmachines -A -o json` prints such a list.
+    /// `kubectl get kubevirtmachines,vm,vmi -A -o json` prints such a list. The VirtualMachines and VirtualMachineInstances show
+    /// which addresses are in use.
     #[arg(id = "lists", long = "machines", value_name = "FILE|-", num_args = 1..)]
     pub(crate) lists: Vec<PathBuf>,
 }
@@ -116,7 +117,6 @@ pub(crate) struct PoolFiles {
 }
 
 /// The pools of files: those that allocate addresses, and those that are being deleted.
-#[derive(Default)]
 pub(crate) struct ServedPools {
     pub(crate) pools: Vec<Pool>,
     /// Valid pools of the files whose objects are being deleted.
@@ -434,6 +434,9 @@ type Open = fn(&Path) -> Result<SqliteLedger, OpenError>;
 
 impl LedgerFile {
     /// Opens the ledger. The given pools must match the pools of the ledger. Pools that are being deleted allocate nothing.
+    ///
+    /// No address is open yet: see [`Registry::open_closed`]. Only `claim` allocates addresses. `claim` opens them after
+    /// it has adopted the records of its lists.
     pub(crate) fn open(
         &self,
         pools: &[Pool],
@@ -511,7 +514,7 @@ impl LedgerFile {
 
     /// Opens the file, and compares the given pools with the pools of the ledger.
     fn registry(&self, open: Open, pools: &[Pool], log: &Logger) -> Result<Registry<SqliteLedger>> {
-        let mut registry = Registry::open(self.file(open, log)?).map_err(|error| match &error {
+        let mut registry = Registry::open_closed(self.file(open, log)?).map_err(|error| match &error {
             LedgerError::Damaged(what) => self.damaged(what),
             _ => error.into(),
         })?;

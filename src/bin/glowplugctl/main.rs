@@ -63,9 +63,9 @@ enum Command {
     List(List),
     /// Print pool usage, waiting machines and leases outside pools
     Status(Status),
-    /// Apply changed pool files and serve waiting machines
+    /// Apply changed pool files
     ///
-    /// Reports the leases whose address is now outside its pool. No lease is lost.
+    /// Reports the leases whose address is now outside its pool. No lease is lost. The next claim serves the waiting machines.
     Resize(Resize),
     /// Rebuild the ledger from the records on machine objects
     ///

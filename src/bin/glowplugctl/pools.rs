@@ -292,7 +292,6 @@ struct ResizedDocument {
     /// Leases with a new prefix length. Their machines need a new document.
     prefix_changed: Vec<Allocation>,
     outside: Vec<Allocation>,
-    served: Vec<Allocation>,
 }
 
 #[derive(Serialize)]
@@ -325,17 +324,16 @@ pub(crate) fn resize(args: Resize, log: &Logger) -> Result<ExitCode> {
     let ServedPools { pools, deleted, is_whole, .. } = args.pools.read(log)?;
     let mut registry = args.ledger.open_for_more(&args.added, pools.clone(), log)?;
     registry.suspend(deleted);
-    let now = Timestamp::now();
+    let (now, growth) = (Timestamp::now(), registry.growth());
     let row = |pool: &Pool, usage: &Usage| {
         let counts = Count::OF_ADDRESSES.map(|count| usage.number(count).to_string());
         with_pool([pool.title(), usage.family.to_string()], counts)
     };
-    let Resized { renamed, prefix_changed, outside, served, .. } =
-        registry.resize(pools.clone(), &args.renames, now)?;
-    for network in &args.added {
-        // An earlier rebuild did not have the new network, so it could not reserve addresses of this network.
+    let Resized { renamed, prefix_changed, outside, .. } = registry.resize(pools.clone(), &args.renames, now)?;
+    if registry.growth() > growth {
+        // An earlier rebuild could not reserve these addresses.
         say(format_args!(
-            "note: {network}: new network, expected `glowplugctl rebuild` before a claim if machines use its addresses"
+            "note: new addresses, expected `glowplugctl rebuild` before the next claim if machines may use them"
         ));
     }
     let (mut resized, mut rows) = (Vec::new(), Vec::new());
@@ -347,7 +345,7 @@ pub(crate) fn resize(args: Resize, log: &Logger) -> Result<ExitCode> {
         resized.push(ResizedPool { cluster, name, families });
     }
     if args.json {
-        let document = ResizedDocument { version: VERSION, pools: resized, renamed, prefix_changed, outside, served };
+        let document = ResizedDocument { version: VERSION, pools: resized, renamed, prefix_changed, outside };
         print_json(&document)?;
         return Ok(exit_code(is_whole));
     }
@@ -358,7 +356,6 @@ pub(crate) fn resize(args: Resize, log: &Logger) -> Result<ExitCode> {
         table(["RENAMED", "NEW NAME"], &renamed),
         allocations_table("PREFIX CHANGED", &prefix_changed),
         allocations_table(Count::Outside.head(), &outside),
-        allocations_table("SERVED", &served),
     ]))?;
     Ok(exit_code(is_whole))
 }

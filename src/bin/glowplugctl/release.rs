@@ -1,20 +1,20 @@
 //! The command `release`.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Args;
 use glowplug::host::Timestamp;
 use glowplug::host::allocator::Allocator;
+use glowplug::host::audit;
 use glowplug::host::claim::{Allocation, Machine};
 use glowplug::host::records::{Inventory, KubevirtMachine};
 use serde::Serialize;
 use slog::Logger;
 
-use crate::input::{BATCH, LedgerFile, Machines, PoolFiles, ReadMachines, ServedPools};
-use crate::output::{VERSION, allocations_table, exit_code, print, print_json, say, sections};
+use crate::input::{BATCH, LedgerFile, Machines, ReadMachines};
+use crate::output::{VERSION, allocations_table, exit_code, print, print_json, say};
 
 #[derive(Args)]
 #[command(
@@ -25,18 +25,10 @@ pub(crate) struct Release {
     ledger: LedgerFile,
     #[command(flatten)]
     machines: Machines,
-    /// Serve machines that wait for this pool
-    #[arg(long = "pool", value_name = "FILE")]
-    pools: Vec<PathBuf>,
-    /// Template of the machines' network_data.json
-    ///
-    /// The template may set prefix lengths. The addresses in the template are reserved.
-    #[arg(long, value_name = "FILE", requires = "pools")]
-    template: Option<PathBuf>,
     /// Also release machines that may still run
     ///
-    /// Without this option, a machine of a list is released only if it has a deletionTimestamp and no guest in the lists.
-    /// The lists must have VirtualMachines and VirtualMachineInstances, too.
+    /// Without this option, a machine of a list is released only if it has a deletionTimestamp, no guest in the lists, and no
+    /// address that another guest of the lists reports. The lists must have VirtualMachines and VirtualMachineInstances, too.
     #[arg(long, requires = "lists")]
     force: bool,
     /// Print JSON
@@ -48,20 +40,18 @@ pub(crate) struct Release {
 struct ReleasedDocument {
     version: u32,
     released: Vec<Allocation>,
-    served: Vec<Allocation>,
 }
 
 pub(crate) fn release(args: Release, log: &Logger) -> Result<ExitCode> {
     let read = args.machines.read("release", log)?;
     let is_odd = read.has_diagnostics();
     let ReadMachines { machines, inventory } = read;
-    let ServedPools { pools, deleted, is_whole, .. } = match args.pools.as_slice() {
-        [] => ServedPools { is_whole: true, ..ServedPools::default() },
-        files => PoolFiles::served(files, args.template.as_deref(), log)?,
-    };
-    let mut registry = args.ledger.open(&pools, deleted, log)?;
-    let (mut released, mut served) = (Vec::new(), Vec::new());
-    let (machines, kept) = releasable(machines, inventory.as_ref(), args.force);
+    let mut registry = args.ledger.open(&[], BTreeSet::new(), log)?;
+    let mut released = Vec::new();
+    let (machines, kept) = releasable(machines, inventory.as_ref(), args.force, registry.state()?);
+    if let Some(inventory) = &inventory {
+        audit::reserve_for_others(&mut registry, inventory, &machines, Timestamp::now())?;
+    }
     for batch in machines.chunks(BATCH) {
         let waiting: BTreeSet<Machine> =
             registry.state()?.waiters().into_iter().map(|claim| claim.machine.clone()).collect();
@@ -72,21 +62,26 @@ pub(crate) fn release(args: Release, log: &Logger) -> Result<ExitCode> {
             say(format_args!("warning: {machine} holds no address{}", other.unwrap_or_default()));
         }
         released.extend(done.held);
-        served.extend(done.served);
     }
     if args.json {
-        print_json(&ReleasedDocument { version: VERSION, released, served })?;
+        print_json(&ReleasedDocument { version: VERSION, released })?;
     } else {
-        print(&sections([allocations_table("RELEASED", &released), allocations_table("SERVED", &served)]))?;
+        print(&allocations_table("RELEASED", &released))?;
     }
-    Ok(if kept > 0 { ExitCode::FAILURE } else { exit_code(!is_odd && is_whole) })
+    Ok(if kept > 0 { ExitCode::FAILURE } else { exit_code(!is_odd) })
 }
 
 /// Returns the machines that can be released, and the number of other machines. Without `force`, a machine of a list
-/// can be released only if it is being deleted and the lists, with all kinds of objects, have no guest of it: any other
-/// machine may still use its addresses.
-fn releasable(machines: Vec<KubevirtMachine>, inventory: Option<&Inventory>, force: bool) -> (Vec<Machine>, usize) {
+/// can be released only if it is being deleted and the lists, with all kinds of objects, have no guest of it and no
+/// other user of its addresses: any other machine may still use its addresses.
+fn releasable(
+    machines: Vec<KubevirtMachine>,
+    inventory: Option<&Inventory>,
+    force: bool,
+    allocator: &Allocator,
+) -> (Vec<Machine>, usize) {
     let count = machines.len();
+    let in_use = inventory.map(|inventory| audit::holders_in_use(allocator, inventory)).unwrap_or_default();
     // Without any object of a kind, the list of this kind is probably missing.
     let absent = inventory.map(Inventory::absent_kinds).unwrap_or_default().join(" and no ");
     let releasable = machines.into_iter().filter_map(|KubevirtMachine { machine, is_being_deleted, .. }| {
@@ -95,6 +90,8 @@ fn releasable(machines: Vec<KubevirtMachine>, inventory: Option<&Inventory>, for
             "not being deleted, expected a deletionTimestamp, or --force".to_owned()
         } else if inventory.has_guest(&machine) {
             "its guest exists, expected neither a VirtualMachine nor an instance of it, or --force".to_owned()
+        } else if in_use.contains(&machine) {
+            "a guest or an unknown object of the lists has its address, expected no user of it, or --force".to_owned()
         } else if !absent.is_empty() {
             format!("no {absent} in the lists, expected all objects of each kind, or --force")
         } else {

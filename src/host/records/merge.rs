@@ -403,6 +403,15 @@ fn identity(namespace: &str, name: &str, uid: &str) -> String {
     [namespace, "/", name, "/", uid].concat()
 }
 
+// === impl Report ===
+
+impl Report {
+    /// Whether the address may be on a network: the report names this network, or no network.
+    pub(crate) fn is_on(&self, network: &str) -> bool {
+        self.network.as_ref().is_none_or(|name| name == network)
+    }
+}
+
 // === impl Inventory ===
 
 impl Inventory {
@@ -415,6 +424,18 @@ impl Inventory {
         let reports = self.reports.iter_mut().map(|report| &mut report.machine);
         let unrecorded = self.without_record.iter_mut().map(|unrecorded| &mut unrecorded.machine);
         records.chain(diagnostics).chain(reports).chain(unrecorded).for_each(change);
+    }
+
+    /// This content without the records, the reports and the diagnostics that name none of these addresses. Of a record
+    /// and of a diagnostic, only these addresses are left.
+    pub(crate) fn about(&self, addresses: &BTreeSet<IpAddr>) -> Self {
+        let mut about = self.clone();
+        about.records.iter_mut().for_each(|record| record.addresses.retain(|own| addresses.contains(&own.ip())));
+        about.records.retain(|record| !record.addresses.is_empty());
+        about.diagnostics.iter_mut().for_each(|diagnostic| diagnostic.addresses.retain(|own| addresses.contains(own)));
+        about.diagnostics.retain(|diagnostic| !diagnostic.addresses.is_empty());
+        about.reports.retain(|report| addresses.contains(&report.address));
+        about
     }
 
     /// Whether the lists have an object of a machine: its KubevirtMachine, or a guest that may belong to the machine.

@@ -17,7 +17,7 @@ use serde_json::json;
 
 use super::outcome::Outcome;
 use crate::documents::{example_machine, tell_warnings};
-use crate::output::{VERSION, allocations_table, print, print_json, say};
+use crate::output::{VERSION, allocations_table, print, print_json, say, sections};
 
 /// Output format of `claim`. The line formats print one line for each machine.
 #[derive(Clone, Copy, Eq, PartialEq, ValueEnum)]
@@ -36,6 +36,8 @@ struct Claimed {
     version: u32,
     allocations: Vec<Allocation>,
     refused: Vec<Refused>,
+    /// Allocations to waiting machines that this command does not claim for.
+    served: Vec<Allocation>,
 }
 
 #[derive(Serialize)]
@@ -62,8 +64,9 @@ pub(super) struct Printer {
 }
 
 impl Printer {
-    /// Prints the allocations. Returns whether some allocations could not be printed.
-    pub(super) fn print(&self, claims: &[claim::Claim], outcomes: &[Outcome]) -> Result<bool> {
+    /// Prints the allocations, and those of the machines that waited. Returns whether some allocations could not be
+    /// printed.
+    pub(super) fn print(&self, claims: &[claim::Claim], outcomes: &[Outcome], served: &[Allocation]) -> Result<bool> {
         if self.json {
             let refused = claims.iter().zip(outcomes).filter_map(|(claim, outcome)| {
                 let error = outcome.as_ref().err()?;
@@ -74,12 +77,19 @@ impl Printer {
                 Some(Refused { namespace, name, uid, error, exhausted, pool: pool.cloned(), family })
             });
             let (allocations, refused) = (outcomes.iter().flatten().flatten().cloned().collect(), refused.collect());
-            print_json(&Claimed { version: VERSION, allocations, refused })?;
+            let served = served.to_vec();
+            print_json(&Claimed { version: VERSION, allocations, refused, served })?;
             return Ok(false);
         }
         if self.format == Format::Table {
-            print(&allocations_table("MACHINE", outcomes.iter().flatten().flatten()))?;
+            let granted = allocations_table("MACHINE", outcomes.iter().flatten().flatten());
+            print(&sections([granted, allocations_table("SERVED", served)]))?;
             return Ok(false);
+        }
+        // Standard output has only objects and documents of the claimed machines.
+        for Allocation { claimant, addresses } in served {
+            let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+            say(format_args!("note: {claimant} waited, and has {} now", addresses.join(" ")));
         }
         if self.format == Format::Apply {
             return self.print_list(claims, outcomes);
