@@ -107,8 +107,8 @@ impl Allocator {
         let doubles: Vec<(Arc<str>, IpAddr)> =
             held.map(|(network, address, _)| (Arc::clone(network), address)).collect();
         let released = doubles.into_iter();
-        let released = released
-            .filter_map(|(network, address)| self.release_lease(&network, address, &claimant.machine, journal));
+        let released =
+            released.filter_map(|(network, address)| self.release_lease(&network, address, &claimant.machine, journal));
         allocations(released.collect())
     }
 

@@ -107,8 +107,7 @@ fn one_claim_reserves_at_most_16_addresses_without_a_lease() {
         all.extend(addresses.iter().map(|address| address.parse::<IpNetwork>().unwrap()));
         let claimant = Claimant { machine: machine.clone(), ..claimant };
         let node_pool = Some("n/one".to_owned());
-        let record =
-            Record { claimant, node_pool, addresses: all, kind: Source::IpamClaim, ..record("c", "10.0.0.8") };
+        let record = Record { claimant, node_pool, addresses: all, kind: Source::IpamClaim, ..record("c", "10.0.0.8") };
         let adoption = allocator.adopt([record], at(1), &mut Journal::default());
         let is_ignored = |it: &&Mismatch| it.problem == Problem::Ignored(Ignored::Claim);
         ignored.push(adoption.mismatches.iter().filter(is_ignored).count());
