@@ -24,7 +24,7 @@ use kube::runtime::events::EventType;
 use kube::{Api, Client};
 use tokio::sync::{mpsc, watch};
 
-use crate::claims::ipam::decision::{Guest, Recorded, Serving, Step, View, decide, record};
+use crate::claims::ipam::decision::{Guest, Recorded, Serving, Step, View, decide, record, reservations};
 use crate::claims::ipam::known_ipam_claims::{IpamKind, KnownIpamClaims};
 use crate::claims::requests::{Provider, is_gone, json_patch};
 use crate::cluster::client::{if_served, serves};
@@ -288,9 +288,40 @@ impl Work<'_> {
         Ok(true)
     }
 
+    /// Reserves the addresses in the status of claims of unknown networks, in each pool to which a claim may belong.
+    async fn reserve_doubted(&self, pools: Option<&Facts>) -> Result<(), Error> {
+        let doubted = self.index().doubted(pools);
+        if doubted.is_empty() {
+            return Ok(());
+        }
+        let keys: Vec<Key> = doubted.iter().map(|(claim, _)| claim.key()).collect();
+        let reservations = self.provider.registry.read(move |allocator| {
+            let of = |(claim, pools): &(IpamClaim, Vec<PoolId>)| {
+                let pools = pools.iter().filter_map(|pool| allocator.pool(&pool.to_string()));
+                pools.flat_map(|pool| reservations(allocator, claim, pool)).collect::<Vec<_>>()
+            };
+            doubted.iter().flat_map(of).collect::<Vec<_>>()
+        });
+        let reservations = reservations.await?;
+        if !reservations.is_empty() {
+            let addresses = reservations.len();
+            tracing::warn!(
+                addresses,
+                "reserved the addresses of IPAMClaims whose network attachment definition is unknown"
+            );
+            for beyond in self.provider.registry.add_conflicts(reservations).await? {
+                tracing::warn!(%beyond, "a record of a claim does not fit");
+            }
+        }
+        let mut index = self.index();
+        keys.iter().for_each(|key| index.note_doubted(key));
+        Ok(())
+    }
+
     /// Makes the registry adopt the addresses in the status of claims, if the registry may lack these addresses. Each
     /// claim counts as a claim of one of `pools`. If `pools` is `None`, the pools in the index are used.
     async fn adopt_all(&self, pools: Option<&Facts>) -> Result<(), Error> {
+        self.reserve_doubted(pools).await?;
         let unrecorded = self.index().unrecorded(pools);
         if unrecorded.is_empty() {
             return Ok(());

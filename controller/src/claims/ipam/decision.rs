@@ -24,7 +24,7 @@ use std::net::IpAddr;
 
 use glowplug::host::address::parse_address;
 use glowplug::host::allocator::{Allocator, ClaimError};
-use glowplug::host::claim::{Claim, Claimant, Machine, Record, Request};
+use glowplug::host::claim::{Claim, Claimant, Machine, Record, Request, Reservation};
 use glowplug::host::may_record::Source;
 use glowplug::host::pool::Pool;
 use glowplug::network::{Family, InterfaceName};
@@ -409,6 +409,25 @@ pub(crate) fn record(claim: &IpamClaim, addresses: Vec<IpNetwork>, pool: &PoolId
         source: format!("IPAMClaim {key}"),
         kind: Source::IpamClaim,
     }
+}
+
+/// Returns the reservations of the addresses in a claim's status that the registry does not have yet on the network of a
+/// pool. The claim may have the addresses of this network or of another one.
+pub(crate) fn reservations(allocator: &Allocator, claim: &IpamClaim, pool: &Pool) -> Vec<Reservation> {
+    let key = claim.key();
+    let claimant = Claimant { machine: key.holder(HolderKind::IpamClaim, claim.uid()), interface: pool.interface() };
+    let known = allocator.leases_of(&claimant.machine).map(|(network, address, _)| (network, address));
+    let known: BTreeSet<(&str, IpAddr)> = known.chain(allocator.conflicts_of(&claimant.machine)).collect();
+    let addresses = claim.readable_addresses().into_iter().map(|address| address.ip());
+    let unknown = addresses.filter(|address| pool.contains(*address) && !known.contains(&(pool.network(), *address)));
+    let reservation = |address| Reservation {
+        address,
+        network: Some(pool.network().to_owned()),
+        claimant: claimant.clone(),
+        source: format!("IPAMClaim {key}"),
+        kind: Source::Unreadable,
+    };
+    unknown.map(reservation).collect()
 }
 
 fn title(pool: &PoolId) -> String {

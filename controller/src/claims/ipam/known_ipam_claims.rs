@@ -10,13 +10,13 @@ use crate::cluster::object::{Object, version_of};
 use crate::cluster::watch::Change;
 use crate::kinds::cluster_api::{CLAIM_FINALIZER, has_finalizer};
 use crate::kinds::ipam_claim::{IpamClaim, network_name, vm_of_name};
-use crate::pools::facts::Facts;
+use crate::pools::facts::{Facts, PoolFacts};
 
 /// All known IPAMClaims, networks and pools.
 #[derive(Debug, Default)]
 pub(crate) struct KnownIpamClaims {
     claims: Newest<Key, IpamClaim>,
-    /// Claims whose addresses the registry has adopted.
+    /// Claims whose addresses the registry has adopted or reserved.
     adopted: BTreeSet<Key>,
     /// Claims of each name that may be gone and may hold addresses: for the UID of each claim, the names of its virtual
     /// machines.
@@ -201,6 +201,49 @@ impl KnownIpamClaims {
         unrecorded.collect()
     }
 
+    /// The claims whose addresses may be missing from the registry and whose network is unknown, each with every pool
+    /// among `pools` to which the claim may belong: the network attachment definition of the pool has no known name. If
+    /// `pools` is `None`, the pools in the index are used.
+    ///
+    /// A network attachment definition is absent for a while if another program replaces it. Guests with addresses of
+    /// its claims go on meanwhile.
+    pub(crate) fn doubted(&self, pools: Option<&Facts>) -> Vec<(IpamClaim, Vec<PoolId>)> {
+        let pools = pools.unwrap_or(&self.pools);
+        let is_nameless = |attachment: &Key| !self.networks.contains_key(attachment);
+        let nameless: Vec<(PoolId, &PoolFacts)> = pools
+            .iter()
+            .filter(|(_, facts)| facts.attachment.as_ref().is_some_and(is_nameless))
+            .map(|(name, facts)| (PoolId::parse(name), facts))
+            .collect();
+        if nameless.is_empty() {
+            return Vec::new();
+        }
+        let own: BTreeSet<(&str, &str)> =
+            self.networks.iter().map(|(key, name)| (key.namespace.as_str(), name.as_str())).collect();
+        let doubted = self.unrecorded.iter().filter_map(|key| {
+            let claim = self.claims.get(key)?;
+            let namespace = key.namespace.as_str();
+            // The users of another namespace may not choose which claims are doubted, so its networks do not count.
+            if own.contains(&(namespace, claim.network.as_str())) || self.pool_among(pools, claim).is_some() {
+                return None;
+            }
+            let may_serve = |(pool, facts): &&(PoolId, &PoolFacts)| {
+                pool.namespace.as_deref().is_none_or(|of| of == namespace) && facts.claims.has(namespace)
+            };
+            let pools: Vec<PoolId> = nameless.iter().filter(may_serve).map(|(pool, _)| pool.clone()).collect();
+            (!pools.is_empty()).then(|| (claim.clone(), pools))
+        });
+        doubted.collect()
+    }
+
+    /// Notes that addresses of a claim of an unknown network are reserved. They are released with the claim. If the
+    /// network becomes known, the registry must record the addresses.
+    pub(crate) fn note_doubted(&mut self, key: &Key) {
+        if self.claims.get(key).is_some() {
+            self.adopted.insert(key.clone());
+        }
+    }
+
     /// The first pool among `pools` that serves the network of a claim.
     pub(crate) fn pool_among(&self, pools: &Facts, claim: &IpamClaim) -> Option<PoolId> {
         self.pools_among(pools, claim).into_iter().next()
@@ -306,7 +349,6 @@ mod tests {
     use super::super::decision::{Guest, RegisteredPool, Step, decide};
     use super::super::guest_of;
     use super::*;
-    use crate::pools::facts::PoolFacts;
     use crate::variants::each_object;
 
     fn key(namespace: &str, name: &str) -> Key {
@@ -373,6 +415,30 @@ mod tests {
             Step::ReadGuests(names) => assert!(names.iter().all(|name| is_object_name(name)), "{names:?}"),
             Step::PatchClaim(_) | Step::PatchStatus(..) | Step::Withdraw | Step::Wait => {}
         }
+    }
+
+    #[test]
+    fn a_claim_of_an_unknown_network_may_belong_to_each_pool_whose_network_attachment_definition_has_no_name() {
+        let mut index = index();
+        let doubted = |index: &KnownIpamClaims| {
+            let of = |(claim, pools): (IpamClaim, Vec<PoolId>)| {
+                (claim.key().to_string(), pools.iter().map(ToString::to_string).collect::<Vec<_>>())
+            };
+            index.doubted(None).into_iter().map(of).collect::<Vec<_>>()
+        };
+        // The pool of namespace `evil` has no name, but serves no other namespace.
+        assert_eq!(doubted(&index), []);
+        index.remove(IpamKind::Attachment, &key("n", "net"), None);
+        // An attachment of another namespace with the name of the network decides nothing about the claim.
+        index.apply(IpamKind::Attachment, serde_json::from_value(attachment("evil")).unwrap());
+        let honest = ("n/honest.net1".to_owned(), vec!["n/p".to_owned()]);
+        assert_eq!((doubted(&index), index.unrecorded(None)), (vec![honest.clone()], vec![]));
+        index.note_doubted(&key("n", "honest.net1"));
+        assert_eq!(doubted(&index), [honest]);
+        // The claim is released when it is gone, although no pool serves its network.
+        index.remove(IpamKind::Claim, &key("n", "honest.net1"), None);
+        assert_eq!(index.view(&key("n", "honest.net1")).former.keys().collect::<Vec<_>>(), ["u-honest"]);
+        assert_eq!(doubted(&index), []);
     }
 
     #[test]

@@ -244,6 +244,23 @@ pub async fn ipam_claims_keep_the_addresses_that_they_have_when_a_leader_starts(
     assert_eq!(tenant.ips_of("twin").await, ["10.0.0.11/16"]);
 }
 
+pub async fn no_address_of_an_ipam_claim_is_allocated_while_its_network_attachment_definition_is_replaced(
+    cluster: &Cluster,
+) {
+    let tenant = Tenant::without_network(cluster).await;
+    tenant.claim("a", &json!({})).await;
+    let status = Patch::Merge(json!({"status": {"ips": ["10.0.0.8/16"]}}));
+    tenant.claims.patch_status("a.net1", &PatchParams::default(), &status).await.unwrap();
+    let mut controller = Controller::start(cluster, &tenant.site);
+    controller.until_ready().await;
+    tenant.pool(&["10.0.0.8/30"]).await;
+    tenant.site.claim("other", &json!({})).await;
+    assert_eq!(tenant.site.address_of("other").await, "10.0.0.9");
+    tenant.create_network(NETWORK).await;
+    assert_eq!(tenant.ips_of("a").await, ["10.0.0.8/16"]);
+    assert_eq!(tenant.site.held().await, rows([("10.0.0.8", "a.net1"), ("10.0.0.9", "other")]));
+}
+
 pub async fn the_readable_addresses_of_an_ipam_claim_are_its_own_although_another_address_cannot_be_read(
     cluster: &Cluster,
 ) {

@@ -348,7 +348,6 @@ fn the_record_of_an_address_ends_if_the_status_no_longer_has_the_address() {
 
 #[test]
 fn only_reserved_addresses_that_the_status_does_not_have_are_unrecorded() {
-    use glowplug::host::claim::Reservation;
     use glowplug::host::ledger::MemoryLedger;
     use glowplug::host::registry::Registry;
 
