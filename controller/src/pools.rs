@@ -179,10 +179,10 @@ impl Pools {
     /// writes, so that a new pool allocates as soon as its finalizer is stored. If no pool awaits its finalizer, the
     /// pools are also published before the writes.
     async fn pass(&mut self, snapshot: Snapshot) -> Result<(), Stopped> {
-        let open = self.resize(snapshot).await?;
+        let mut open = self.resize(snapshot).await?;
         let groups = self.index.groups(&open.suspended);
         if !self.index.awaits_finalizer() {
-            self.publish(open);
+            self.publish(open.clone());
         }
         let (now, unreadable) = (Timestamp::now(), self.registry.unreadable_leases());
         let number = unreadable.len();
@@ -218,17 +218,21 @@ impl Pools {
         let updates = updates.into_iter().filter(|update| postponed.is_due(&update.id, now));
         let written = stream::iter(updates).map(async |update| (update.id.clone(), writer.write(update).await));
         let written: Vec<_> = written.buffer_unordered(IN_FLIGHT).collect().await;
+        let mut has_written = false;
         for (pool, written) in written {
             self.postponed.note(&pool, matches!(written, Written::Failed), Instant::now());
             if let Written::Done(object) = written {
                 self.cache.note(*object);
+                has_written = true;
             }
         }
-        let now = self.cache.snapshots().borrow().clone();
-        if let Some(snapshot) = now.filter(|now| now.round >= self.round) {
-            let open = self.resize(snapshot).await?;
-            self.publish(open);
+        if has_written || self.is_acceptable {
+            let now = self.cache.snapshots().borrow().clone();
+            if let Some(snapshot) = now.filter(|now| now.round >= self.round) {
+                open = self.resize(snapshot).await?;
+            }
         }
+        self.publish(open);
         Ok(())
     }
 
@@ -236,8 +240,7 @@ impl Pools {
     /// and may accept it now. Without a limit, each attempt would cause the next pass, with the next attempt: the
     /// registry reports every command that may have changed leases.
     async fn resize(&mut self, Snapshot { pools, selection, .. }: Snapshot) -> Result<OpenPools, Stopped> {
-        self.index.set(pools);
-        self.index.set_memberships(selection.memberships().clone());
+        self.index.set(pools, Arc::clone(selection.memberships()));
         let pools = self.index.pools();
         let suspended = pools.1.clone();
         if self.given.as_ref() != Some(&pools) || std::mem::take(&mut self.is_acceptable) {

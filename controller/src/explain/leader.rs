@@ -2,6 +2,7 @@
 //! leases, pools, records, claims, Secrets and reports. Each part is computed by the code of the leader.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use glowplug::host::allocator::{Adoption, Allocator, ClaimError};
 use glowplug::host::audit;
@@ -84,8 +85,7 @@ impl Lists {
 
     fn index(&self, pools: &Pools) -> KnownPools {
         let mut index = KnownPools::default();
-        index.set_memberships(self.selection(pools).memberships().clone());
-        index.set(pools.clone());
+        index.set(pools.clone(), Arc::clone(self.selection(pools).memberships()));
         index
     }
 

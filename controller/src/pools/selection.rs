@@ -48,7 +48,7 @@ pub struct Selection {
     /// Pools that select machines by the labels of Namespaces, while these labels are unknown. Includes pools that are
     /// being deleted. Each pool has its selector for the labels of machines.
     undecided: Vec<(Selector, PoolId)>,
-    memberships: BTreeMap<PoolId, Membership>,
+    memberships: Arc<BTreeMap<PoolId, Membership>>,
     node_pools: BTreeMap<Key, Arc<Object>>,
     /// The networks of all valid pools.
     networks: BTreeSet<String>,
@@ -97,8 +97,8 @@ impl Selection {
                 undecided.extend(pool.selector_in_namespaces().map(|selector| (selector, pool.id.clone())));
             }
         }
-        let memberships =
-            pools.iter().map(|(id, pool)| (id.clone(), pool.membership(&node_pools, namespaces))).collect();
+        let memberships = pools.iter().map(|(id, pool)| (id.clone(), pool.membership(&node_pools, namespaces)));
+        let memberships = Arc::new(memberships.collect());
         let networks = pools.values().filter_map(|pool| pool.network()).map(str::to_owned).collect();
         Self { pools, selectors, ending, undecided, memberships, node_pools, networks }
     }
@@ -174,7 +174,7 @@ impl Selection {
 
     /// Returns for each pool the machines and claims that it may serve.
     #[must_use]
-    pub fn memberships(&self) -> &BTreeMap<PoolId, Membership> {
+    pub fn memberships(&self) -> &Arc<BTreeMap<PoolId, Membership>> {
         &self.memberships
     }
 

@@ -57,9 +57,11 @@ pub enum Part {
 pub struct KnownPools {
     pools: BTreeMap<PoolId, Arc<KnownPool>>,
     /// The machines and claims that each pool may serve.
-    memberships: BTreeMap<PoolId, Membership>,
+    memberships: Arc<BTreeMap<PoolId, Membership>>,
     /// The changes that the registry rejected: for the name of each pool, the reason.
     refused: BTreeMap<String, String>,
+    /// The condition `Ready` of each pool, which depends on the members above.
+    verdicts: BTreeMap<PoolId, Verdict>,
 }
 
 /// Reason of the condition `Ready` of a pool whose change the registry rejects.
@@ -68,15 +70,15 @@ const IN_USE: &str = "InUse";
 // === impl KnownPools ===
 
 impl KnownPools {
-    /// Replaces the pools.
-    pub fn set(&mut self, pools: BTreeMap<PoolId, Arc<KnownPool>>) {
-        self.pools = pools;
-    }
-
-    /// Sets the machines and claims that each pool may serve. For a pool without an entry, no NodePool and no label of
-    /// a Namespace is known.
-    pub fn set_memberships(&mut self, memberships: BTreeMap<PoolId, Membership>) {
-        self.memberships = memberships;
+    /// Replaces the pools, and the machines and claims that each pool may serve. For a pool without a membership, no
+    /// NodePool and no label of a Namespace is known.
+    pub fn set(&mut self, pools: BTreeMap<PoolId, Arc<KnownPool>>, memberships: Arc<BTreeMap<PoolId, Membership>>) {
+        let is_same = |(one, other): (&Arc<KnownPool>, &Arc<KnownPool>)| Arc::ptr_eq(one, other);
+        let has_same_pools = pools.len() == self.pools.len() && pools.values().zip(self.pools.values()).all(is_same);
+        if !has_same_pools || !Arc::ptr_eq(&memberships, &self.memberships) {
+            (self.pools, self.memberships) = (pools, memberships);
+            self.verdicts = self.judged();
+        }
     }
 
     fn membership(&self, entry: &KnownPool) -> Membership {
@@ -109,7 +111,7 @@ impl KnownPools {
         let allocates = |id: &PoolId, ready: &Verdict| {
             (ready.status == "True" || ready.reason == IN_USE) && self.pools[id].is_protected()
         };
-        let suspended = self.verdicts().into_iter().filter(|(id, ready)| !allocates(id, ready));
+        let suspended = self.verdicts.iter().filter(|(id, ready)| !allocates(id, ready));
         (pools, suspended.map(|(id, _)| id.to_string()).collect())
     }
 
@@ -143,13 +145,13 @@ impl KnownPools {
     /// Whether there is a pool that would allocate addresses if its finalizer were stored.
     #[must_use]
     pub fn awaits_finalizer(&self) -> bool {
-        self.verdicts().into_iter().any(|(id, ready)| ready.status == "True" && !self.pools[id].is_protected())
+        self.verdicts.iter().any(|(id, ready)| ready.status == "True" && !self.pools[id].is_protected())
     }
 
     /// Facts that claims need, by the name of the pool.
     #[must_use]
     pub fn facts(&self) -> BTreeMap<String, PoolFacts> {
-        let facts = self.verdicts().into_iter().map(|(id, verdict)| {
+        let facts = self.verdicts.iter().map(|(id, verdict)| {
             let entry = &self.pools[id];
             let ready = match (verdict.status, entry.source()) {
                 ("True", Some(source)) => {
@@ -157,7 +159,7 @@ impl KnownPools {
                 }
                 ("True", None) if entry.is_protected() => Ok(()),
                 ("True", None) => Err("The pool has no finalizer yet".to_owned()),
-                _ => Err(verdict.message),
+                _ => Err(verdict.message.clone()),
             };
             let uid = entry.metadata.uid.clone().unwrap_or_default();
             let (sticky, attachment) = (entry.checked.spec.sticky, entry.attachment());
@@ -169,7 +171,11 @@ impl KnownPools {
 
     /// Sets which changes of pools the registry has rejected, with the reasons. Earlier rejections are forgotten.
     pub fn refuse(&mut self, refused: Vec<(String, PoolError)>) {
-        self.refused = refused.into_iter().map(|(name, error)| (name, error.to_string())).collect();
+        let refused = refused.into_iter().map(|(name, error)| (name, error.to_string())).collect();
+        if refused != self.refused {
+            self.refused = refused;
+            self.verdicts = self.judged();
+        }
     }
 
     /// Returns the changes that bring every pool to its desired state, at most one for each pool. `now` becomes the
@@ -177,7 +183,7 @@ impl KnownPools {
     #[must_use]
     pub fn updates(&self, observations: &Observations, now: Timestamp) -> Vec<Update> {
         let none = Observation::default();
-        let update = |(id, verdict): (&PoolId, Verdict)| {
+        let update = |(id, verdict): (&PoolId, &Verdict)| {
             let observation = observations.get(&id.to_string()).unwrap_or(&none);
             let entry = &self.pools[id];
             let stalled = verdict.stalled();
@@ -190,17 +196,17 @@ impl KnownPools {
                     .unreadable
                     .as_ref()
                     .map(|lines| (UNREADABLE_LEASES, Verdict::of("True", DAMAGED_LEASES, lines))),
-                Some(("Ready", verdict)),
+                Some(("Ready", verdict.clone())),
                 Some(("Stalled", stalled)),
             ];
             let verdicts = verdicts.into_iter().flatten();
             entry.finalize(id, observation).or_else(|| entry.report(id, verdicts, observation, now))
         };
-        self.verdicts().into_iter().filter_map(update).collect()
+        self.verdicts.iter().filter_map(update).collect()
     }
 
     /// Decides the condition `Ready` of each pool.
-    fn verdicts(&self) -> BTreeMap<&PoolId, Verdict> {
+    fn judged(&self) -> BTreeMap<PoolId, Verdict> {
         // If two pools overlap, the older pool continues to allocate.
         let mut by_age: Vec<(&PoolId, &KnownPool, &Pool)> = self
             .pools
@@ -235,7 +241,7 @@ impl KnownPools {
                 },
             }
         };
-        self.pools.iter().map(|(id, entry)| (id, verdict(id, entry))).collect()
+        self.pools.iter().map(|(id, entry)| (id.clone(), verdict(id, entry))).collect()
     }
 }
 
@@ -412,11 +418,15 @@ mod tests {
     impl KnownPools {
         fn apply(&mut self, object: PoolObject) {
             let pool = KnownPool::read(object);
-            self.pools.insert(pool.checked.id.clone(), Arc::new(pool));
+            let mut pools = self.pools.clone();
+            pools.insert(pool.checked.id.clone(), Arc::new(pool));
+            self.set(pools, Arc::clone(&self.memberships));
         }
 
         fn remove(&mut self, id: &PoolId) {
-            self.pools.remove(id);
+            let mut pools = self.pools.clone();
+            pools.remove(id);
+            self.set(pools, Arc::clone(&self.memberships));
         }
     }
 
@@ -692,8 +702,7 @@ mod tests {
             let membership = index.membership(&index.pools[&id]);
             (id, Membership { cluster: Some("red".to_owned()), ..membership })
         };
-        let memberships = [red("a"), red("b")].into();
-        index.set_memberships(memberships);
+        index.set(index.pools.clone(), Arc::new([red("a"), red("b")].into()));
         let (pools, _) = index.pools();
         let clusters: Vec<Option<&str>> = pools.iter().map(Pool::cluster).collect();
         assert_eq!(clusters, [Some("red"), Some("blue"), None]);
@@ -717,7 +726,7 @@ mod tests {
         assert_eq!(condition(&update, "NamespacesListed"), ["False", "Forbidden", NAMESPACES_UNKNOWN]);
         let namespaces = [("n".to_owned(), BTreeMap::new())].into();
         let membership = index.pools[&id].checked.membership(&BTreeMap::new(), Some(&namespaces));
-        index.set_memberships([(id, membership)].into());
+        index.set(index.pools.clone(), Arc::new([(id, membership)].into()));
         assert_eq!(serving(&index), ["a"]);
         let facts = index.facts().remove("a").unwrap();
         assert_eq!(["n", "m"].map(|namespace| facts.claims.has(namespace)), [true, false]);

@@ -13,6 +13,7 @@ use crate::cluster::key::{Key, PoolId};
 use crate::pools::selection::{KnownPool, Membership};
 
 /// A condition without its generation and times.
+#[derive(Clone, Debug)]
 pub(super) struct Verdict {
     pub(super) status: &'static str,
     pub(super) reason: &'static str,
