@@ -241,8 +241,8 @@ impl Objects {
         read: impl FnOnce(&mut ObjectReader<'_>) -> Option<Object>,
     ) {
         let diagnostics = &mut self.diagnostics;
-        let mut reader =
-            ObjectReader { item, source, diagnostics, doubts: Vec::new(), left: object::MAX_ADDRESSES, cut: 0 };
+        let (doubts, left) = (Vec::new(), object::MAX_ADDRESSES);
+        let mut reader = ObjectReader { item, source, diagnostics, doubts, left, cut: 0, mistakes: 0 };
         let object = read(&mut reader);
         reader.finish();
         match object {

@@ -106,11 +106,17 @@ pub(super) struct ObjectReader<'a> {
     pub(super) left: usize,
     /// Number of addresses that do not count, because the object has too many.
     pub(super) cut: usize,
+    /// Number of mistakes in the object.
+    pub(super) mistakes: usize,
 }
 
 /// Maximum number of addresses of one object that count. A user can write any number of addresses into an object, and
 /// each address costs every reader of the records time and memory.
 pub(super) const MAX_ADDRESSES: usize = 256;
+
+/// Maximum number of mistakes of one object that get a diagnostic. A user can write any number of records that cannot be
+/// read into an object, and each diagnostic costs every reader of the records time and memory.
+const MAX_DIAGNOSTICS: usize = 32;
 
 /// The expected value of a record, for messages.
 const EXPECTED: &str = "a list of ip/prefix";
@@ -409,8 +415,11 @@ impl ObjectReader<'_> {
     /// Adds a diagnostic about the record of an interface. The machine of the record is known only after all objects
     /// are read, so a doubt keeps the index of the diagnostic until then.
     fn tell_of_record(&mut self, interface: InterfaceName, diagnostic: Diagnostic, addresses: Vec<IpAddr>) {
-        self.doubts.push(Doubt { diagnostic: self.diagnostics.len(), interface });
+        let at = self.diagnostics.len();
         self.tell(diagnostic, addresses);
+        if self.diagnostics.len() > at {
+            self.doubts.push(Doubt { diagnostic: at, interface });
+        }
     }
 
     /// Counts further addresses of the object, and returns how many of them are within the limit.
@@ -421,18 +430,31 @@ impl ObjectReader<'_> {
         counting
     }
 
-    /// Ends the reading of an object, and adds a diagnostic if the object has too many addresses.
+    /// Ends the reading of an object. Adds a diagnostic if the object has too many addresses, and another diagnostic if
+    /// it has too many mistakes.
     pub(super) fn finish(mut self) {
-        if self.cut > 0 {
-            let items = FieldPath::Document.field("items");
-            let path = self.item.map_or(FieldPath::Document, |item| items.index(item));
-            let (count, expected) =
-                (MAX_ADDRESSES + self.cut, format!("at most {MAX_ADDRESSES}: the others do not count"));
-            self.tell(Diagnostic::error(path, "too many addresses", count, &expected), Vec::new());
+        let (mistakes, addresses) = (self.mistakes, MAX_ADDRESSES + self.cut);
+        for (problem, count, most) in
+            [("too many addresses", addresses, MAX_ADDRESSES), ("too many mistakes", mistakes, MAX_DIAGNOSTICS)]
+        {
+            if count > most {
+                let items = FieldPath::Document.field("items");
+                let path = self.item.map_or(FieldPath::Document, |item| items.index(item));
+                let expected = format!("at most {most}: the others do not count");
+                self.push(Diagnostic::error(path, problem, count, &expected), Vec::new());
+            }
         }
     }
 
-    fn tell(&mut self, diagnostic: Diagnostic, mut addresses: Vec<IpAddr>) {
+    /// Adds a diagnostic, unless the object has too many of them.
+    fn tell(&mut self, diagnostic: Diagnostic, addresses: Vec<IpAddr>) {
+        self.mistakes += 1;
+        if self.mistakes <= MAX_DIAGNOSTICS {
+            self.push(diagnostic, addresses);
+        }
+    }
+
+    fn push(&mut self, diagnostic: Diagnostic, mut addresses: Vec<IpAddr>) {
         let counting = self.take(addresses.len());
         addresses.truncate(counting);
         self.diagnostics.push(ObjectDiagnostic {

@@ -362,6 +362,29 @@ fn only_the_first_256_addresses_of_an_object_count() {
 }
 
 #[test]
+fn only_the_first_32_mistakes_of_an_object_get_a_diagnostic_and_its_valid_records_count() {
+    let key = |interface: &str| format!("{ANNOTATION_PREFIX}{interface}");
+    let invalid = (0..40).map(|n| (key(&format!("a-name-of-more-{n:02}")), json!("10.0.0.9/24")));
+    let unreadable = (0..40).map(|n| (key(&format!("z{n:02}")), json!("10.0.0.9/99")));
+    let valid = (key("eno101"), json!("10.0.0.5/24"));
+    let annotations: serde_json::Map<String, Value> = invalid.chain(unreadable).chain([valid]).collect();
+    let many = object("KubevirtMachine", "m-1", json!({"metadata": {"annotations": annotations}}));
+    let other = object("KubevirtMachine", "m-2", annotated("10.0.0.6/99"));
+    let mut objects = Objects::default();
+    objects.read("list", json!({"items": [many, other]}).to_string().as_bytes()).unwrap();
+    let inventory = objects.inventory();
+    let records: Vec<_> =
+        inventory.records.iter().map(|record| (record.claimant.interface.as_str(), &record.addresses)).collect();
+    assert_eq!(records, [("eno101", &vec!["10.0.0.5/24".parse().unwrap()])]);
+    let lines = lines(&inventory).1;
+    assert_eq!(lines.len(), 34);
+    assert_eq!(lines[32], "list: items[0]: too many mistakes \"80\", expected at most 32: the others do not count []");
+    // The diagnostic of the next object has its claimant.
+    let claimant = inventory.diagnostics[33].claimant.as_ref().map(|claimant| claimant.machine.uid.as_str());
+    assert_eq!(claimant, Some("m-2"));
+}
+
+#[test]
 fn records_of_one_machine_that_agree_become_one_record() {
     let status = json!({"status": {STATUS_FIELD: {"eno101": ["10.0.0.5/24"]}}});
     let template = json!({"spec": {"template": {"metadata": {"annotations": {KEY: "10.0.0.5/24"}}}}});
