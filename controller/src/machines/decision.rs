@@ -31,7 +31,7 @@ use glowplug::host::Timestamp;
 
 use crate::kinds::kubevirt_machine::is_deleted;
 use crate::machines::step::{Once, Step};
-use crate::machines::view::{Response, View};
+use crate::machines::view::{Granted, Response, View};
 use crate::passes::{Ended, Problem};
 
 /// Returns the next step of a pass. If nothing else is left to do, the step corrects the annotation that says why a
@@ -75,12 +75,14 @@ impl View {
             (Step::ReadAddress(name) | Step::PatchAddress(name, _), Response::Address(address)) => {
                 self.addresses.insert(name, *address);
             }
-            (_, Response::Granted(allocations)) => self.granted = Some(allocations),
+            (Step::Claim(claim), Response::Granted(allocations)) => {
+                self.granted = Some(Granted { allocations, secret: claim.secret.unwrap_or_default() });
+            }
             (_, Response::Refused(problem)) => self.problem = Some(problem),
             // After the release, the machine can claim addresses again.
             (Step::Release(..), Response::Done) => self.problem = None,
             (Step::Prove(holder), Response::Checked(check)) => drop(self.checked.insert(holder, check)),
-            (_, Response::Done | Response::Address(_) | Response::Checked(_)) => {}
+            (_, Response::Done | Response::Granted(_) | Response::Address(_) | Response::Checked(_)) => {}
         }
         self.done.extend(once);
     }

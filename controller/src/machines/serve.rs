@@ -27,7 +27,7 @@ use crate::machines::recorded::Held;
 use crate::machines::settle::{has_annotations, marks};
 use crate::machines::source::Offer;
 use crate::machines::step::{Notice, Once, Step};
-use crate::machines::view::{Claimed, View, patch};
+use crate::machines::view::{Claimed, Granted, View, patch};
 use crate::passes::Problem;
 use crate::pools::reference;
 use crate::pools::selection::Selected;
@@ -310,14 +310,16 @@ impl View {
             Ok(offers) => offers,
             Err(step) => return step,
         };
-        // During the pass, a VirtualMachine of the same name may have replaced this VirtualMachine.
+        // During the pass, a VirtualMachine of the same name may have replaced this VirtualMachine, or the
+        // VirtualMachine may have got another reference. The leases must have the name of the Secret first.
         let is_own = |allocation: &Allocation| allocation.claimant.machine == claimant.machine;
-        match (self.granted.as_ref().filter(|granted| granted.iter().all(is_own)), &self.problem) {
+        let is_current = |granted: &&Granted| granted.secret == name && granted.allocations.iter().all(is_own);
+        match (self.granted.as_ref().filter(is_current), &self.problem) {
             // Each new reference adds the name of a Secret to the leases, even if no document can be made. So earlier
             // Secrets are removed here, too.
-            (Some(allocations), _) => self
+            (Some(granted), _) => self
                 .drop_secrets(&claimant.machine, name)
-                .unwrap_or_else(|| self.write_secret((vm, name), selected, &claimant, allocations, &offers)),
+                .unwrap_or_else(|| self.write_secret((vm, name), selected, &claimant, &granted.allocations, &offers)),
             (None, None) => match self.claim((vm, name), selected, &claimant) {
                 Ok(claim) => Step::Claim(Box::new(claim)),
                 Err(problem) => self.refuse(problem),

@@ -100,8 +100,8 @@ pub(super) struct View {
     pub(super) other_addresses: Option<Vec<IpAddr>>,
     /// IPAddresses of other providers that this pass has read, by name. A value of `None`: the object does not exist.
     pub(super) addresses: BTreeMap<String, Option<ProviderAddress>>,
-    /// Addresses that the registry allocated in this pass. `None`: no successful claim in this pass.
-    pub(super) granted: Option<Vec<Allocation>>,
+    /// The result of the last successful claim of this pass. `None`: no successful claim in this pass.
+    pub(super) granted: Option<Granted>,
     /// Reason why the registry refused a request of this pass or did not adopt an address, or why an object of another
     /// author prevents a request. `None`: no failure.
     pub(super) problem: Option<Problem>,
@@ -172,6 +172,14 @@ pub(super) struct Memory {
     pub(super) doubts: BTreeSet<String>,
     /// Whether a user has removed the annotation with which the VirtualMachine was left alone.
     pub(super) is_freed: bool,
+}
+
+/// Addresses that the registry allocated for a claim.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Granted {
+    pub(super) allocations: Vec<Allocation>,
+    /// Name of the Secret in the claim. The leases of the addresses have this name.
+    pub(super) secret: String,
 }
 
 /// The object that claims addresses for a machine.

@@ -34,7 +34,7 @@ use crate::machines::proof::Proof;
 use crate::machines::recorded::{Held, Recorded};
 use crate::machines::source::{MachineClaim, Source};
 use crate::machines::step::{Hold, Notice, Once, Step, Updated};
-use crate::machines::view::{Check, Memory, PoolSettings, Response, View};
+use crate::machines::view::{Check, Granted, Memory, PoolSettings, Response, View};
 use crate::passes::{Ended, Problem};
 use crate::pools::facts::PoolObject;
 use crate::pools::machine_states::Refused;
@@ -181,6 +181,16 @@ fn excluded(uid: &str, address: &str) -> BTreeMap<Machine, BTreeSet<(String, IpA
 fn allocation(uid: &str) -> Allocation {
     let claimant = Claimant { machine: holder(uid), interface: "eno101".parse().unwrap() };
     Allocation { claimant, addresses: vec!["10.0.0.8/16".parse().unwrap()] }
+}
+
+/// Returns the result of a claim of [`allocation`] for the Secret [`NAME`].
+fn granted(uid: &str) -> Option<Granted> {
+    of_claim(vec![allocation(uid)])
+}
+
+/// Returns the result of a claim for the Secret [`NAME`].
+fn of_claim(allocations: Vec<Allocation>) -> Option<Granted> {
+    Some(Granted { allocations, secret: NAME.to_owned() })
 }
 
 /// Returns the results of checks: these holders are not gone.
@@ -398,6 +408,18 @@ fn a_virtual_machine_whose_kubevirt_machine_is_gone_claims_nothing_more() {
 }
 
 #[test]
+fn a_machine_that_gets_another_reference_during_a_claim_claims_again_for_this_reference() {
+    let secrets = [NAME, NEW].map(|name| (name.to_owned(), NetworkSecret::Absent)).into();
+    let view = View { vm: Some(vm(&referring(Some(NEW)))), granted: granted("m-1"), secrets, ..view() };
+    let Step::Claim(claim) = decide(&view) else { panic!("{:?}", decide(&view)) };
+    assert_eq!(claim.secret.as_deref(), Some(NEW));
+    let mut view = View { vm: Some(vm(&json!({}))), granted: None, ..view };
+    view.note(self::claim("m-1", FIRST), Response::Granted(vec![allocation("m-1")]));
+    assert_eq!(view.granted, granted("m-1"));
+    assert!(matches!(decide(&view), Step::CreateSecret(..)));
+}
+
+#[test]
 fn a_kubevirt_machine_that_is_being_deleted_claims_nothing() {
     let deleted = machine(&json!({"metadata": {"deletionTimestamp": "2026-08-01T11:00:00Z"}}));
     assert_eq!(decide(&View { machine: Some(deleted), ..view() }), Step::Wait);
@@ -405,9 +427,7 @@ fn a_kubevirt_machine_that_is_being_deleted_claims_nothing() {
 
 #[test]
 fn the_secret_has_the_addresses_the_mac_address_and_the_settings_of_the_pool() {
-    let Step::CreateSecret(secret, ..) = decide(&View { granted: Some(vec![allocation("m-1")]), ..view() }) else {
-        panic!()
-    };
+    let Step::CreateSecret(secret, ..) = decide(&View { granted: granted("m-1"), ..view() }) else { panic!() };
     let Secret { data, metadata, immutable, .. } = &*secret;
     let document: Value = serde_json::from_slice(&data.as_ref().unwrap()["networkdata"].0).unwrap();
     assert_eq!(document["links"][0]["ethernet_mac_address"], "02:00:00:00:00:01");
@@ -432,9 +452,8 @@ fn the_claim_records_the_secret_name_of_the_virtual_machine_and_the_secret_gets_
         let view = View { vm: Some(vm(&referring(Some(name)))), secrets: absent, ..view() };
         let Step::Claim(claim) = decide(&view) else { panic!("{:?}", decide(&view)) };
         assert_eq!(claim.secret.as_deref(), Some(name));
-        let Step::CreateSecret(secret, ..) = decide(&View { granted: Some(vec![allocation("m-1")]), ..view }) else {
-            panic!()
-        };
+        let granted = Some(Granted { secret: name.to_owned(), allocations: vec![allocation("m-1")] });
+        let Step::CreateSecret(secret, ..) = decide(&View { granted, ..view }) else { panic!() };
         assert_eq!(secret.metadata.name.as_deref(), Some(name));
         let expected = named(name);
         assert_eq!(stored(*secret), NetworkSecret::Ours(Box::new(expected)));
@@ -445,7 +464,7 @@ fn the_claim_records_the_secret_name_of_the_virtual_machine_and_the_secret_gets_
 fn a_guest_that_started_before_its_secret_existed_must_be_restarted() {
     let notice = |secret: Option<&str>, phase: &str| {
         let instance = Some(reading(secret, &json!({"status": {"phase": phase}})));
-        let mut view = View { granted: Some(vec![allocation("m-1")]), instance, ..view() };
+        let mut view = View { granted: granted("m-1"), instance, ..view() };
         view.ledger.held = vec![Held { secrets: names([NAME, EARLIER]), ..held("m-1", "10.0.0.8") }];
         view.done.insert(Once::DropSecrets);
         match decide(&view) {
@@ -466,7 +485,7 @@ fn a_guest_that_started_before_its_secret_existed_must_be_restarted() {
 #[test]
 fn the_addresses_of_a_virtual_machine_are_not_given_to_its_successor() {
     let unlabelled = json!({"metadata": {"labels": null, "uid": "v-2"}});
-    let view = View { vm: Some(vm(&unlabelled)), granted: Some(vec![allocation("v-1")]), ..view() };
+    let view = View { vm: Some(vm(&unlabelled)), granted: granted("v-1"), ..view() };
     assert_eq!(decide(&view), claim("v-2", FIRST + 1));
 }
 
@@ -475,7 +494,7 @@ fn a_nocloud_volume_gets_a_network_config() {
     let source = json!({"networkDataSecretRef": {"name": NAME}});
     let volumes = json!([{"name": "cloudinitvolume", "cloudInitNoCloud": source}]);
     let no_cloud = vm(&json!({"spec": {"template": {"spec": {"volumes": volumes}}}}));
-    let view = View { vm: Some(no_cloud), granted: Some(vec![allocation("m-1")]), ..view() };
+    let view = View { vm: Some(no_cloud), granted: granted("m-1"), ..view() };
     let Step::CreateSecret(secret, ..) = decide(&view) else { panic!() };
     let document = secret.data.as_ref().unwrap()["networkdata"].0.clone();
     let read: Value = serde_json::from_slice(&document).unwrap();
@@ -631,7 +650,7 @@ fn the_network_data_has_the_settings_of_the_pool_that_gave_the_address() {
     let lease = Held { pool: "n/q".to_owned(), ..held("m-1", "10.1.0.8") };
     view.ledger.held = vec![lease.clone()];
     let allocation = Allocation { addresses: vec!["10.1.0.8/16".parse().unwrap()], ..allocation("m-1") };
-    view.granted = Some(vec![allocation]);
+    view.granted = of_claim(vec![allocation]);
     let Step::CreateSecret(secret, ..) = decide(&view) else { panic!("{:?}", decide(&view)) };
     let NetworkSecret::Ours(written) = stored(*secret) else { panic!() };
     assert_eq!(written.interfaces[0].pool, "n/q");
@@ -659,7 +678,7 @@ fn two_pools_of_a_machine_with_different_templates_are_a_problem() {
     };
     let mut allocations = vec![allocation("m-1"), allocation("m-1")];
     allocations[1].claimant.interface = second.interface;
-    let mut view = View { granted: Some(allocations), selected: Ok(vec![selected(), second]), ..view() };
+    let mut view = View { granted: of_claim(allocations), selected: Ok(vec![selected(), second]), ..view() };
     view.ledger.pools.insert("n/q".to_owned(), pool());
     view.pools = [("n/p".to_owned(), template("{}")), ("n/q".to_owned(), template("{\"links\": []}"))].into();
     let note = "pools n/q and n/p have different templates, expected one template";
@@ -828,7 +847,7 @@ fn a_machine_with_an_excluded_address_gets_an_event_with_a_solution_instead_of_a
     let nothing = Allocation { addresses: Vec::new(), ..allocation("m-1") };
     let of_other_family = Allocation { addresses: vec!["fd00::8/64".parse().unwrap()], ..allocation("m-1") };
     for allocation in [nothing, of_other_family] {
-        let mut view = View { granted: Some(vec![allocation]), ..view() };
+        let mut view = View { granted: of_claim(vec![allocation]), ..view() };
         view.ledger.excluded = excluded("m-1", "10.0.0.8");
         let note =
             "the machine keeps 10.0.0.8, which its pools exclude: include this address again, or delete the machine";
@@ -841,7 +860,7 @@ fn a_machine_with_an_excluded_address_gets_an_event_with_a_solution_instead_of_a
 
 #[test]
 fn a_secret_never_gets_the_name_of_a_secret_of_an_earlier_machine() {
-    let mut view = View { granted: Some(vec![allocation("m-1")]), ..view() };
+    let mut view = View { granted: granted("m-1"), ..view() };
     view.secrets.insert(NAME.to_owned(), NetworkSecret::Absent);
     view.ledger.held = vec![Held { secrets: names([NAME]), ..held("m-0", "10.0.0.9") }];
     assert!(matches!(decide(&view), Step::RequestReference(..)), "{view:?}");
@@ -1177,7 +1196,7 @@ fn an_interface_of_sr_iov_is_served_only_with_a_mac_address() {
         let interfaces = json!([{"name": "iface1", "sriov": {}, "macAddress": address}]);
         let spec = json!({"domain": {"devices": {"interfaces": interfaces}}});
         let vm = vm(&json!({"spec": {"template": {"spec": spec}}}));
-        View { vm: Some(vm), granted: Some(vec![allocation("m-1")]), ..view() }
+        View { vm: Some(vm), granted: granted("m-1"), ..view() }
     };
     let note = "interface \"iface1\" uses SR-IOV and has no macAddress, expected a MAC address: nothing else identifies the interface in the guest";
     assert_eq!(decide(&view("")), report("NetworkDataMissing", note));
@@ -2014,7 +2033,7 @@ fn the_address_of_an_ipam_claim_is_recorded_before_the_secret_is_created() {
     view.ledger.held = vec![held("m-1", "10.0.0.8")];
     view.ledger.known = [holder("m-1")].into();
     assert_eq!(decide(&view), claim("m-1", FIRST));
-    view.granted = Some(vec![allocation("m-1")]);
+    view.granted = granted("m-1");
     let Step::CreateSecret(secret, ..) = decide(&view) else { panic!("{:?}", decide(&view)) };
     let document: Value = serde_json::from_slice(&secret.data.unwrap()["networkdata"].0).unwrap();
     assert_eq!(document["networks"][0]["ip_address"], "10.0.0.8");
@@ -2177,7 +2196,7 @@ fn the_ipaddress_of_another_provider_gets_a_finalizer_then_a_lease_then_a_secret
     assert_eq!(decide(&with_address(&json!({}))), hold("IPAddress n/a"));
     let mut view = with_address(&json!({}));
     view.ledger.held = vec![held("m-1", "10.0.0.8")];
-    view.granted = Some(vec![allocation("m-1")]);
+    view.granted = granted("m-1");
     let Step::CreateSecret(secret, ..) = decide(&view) else { panic!("{:?}", decide(&view)) };
     let document: Value = serde_json::from_slice(&secret.data.unwrap()["networkdata"].0).unwrap();
     assert_eq!(document["networks"][0]["routes"][0]["gateway"], "10.0.0.2");
