@@ -48,7 +48,8 @@ pub(super) struct KnownMachines {
     suspended: BTreeSet<String>,
     /// Number of the last growth whose records are adopted, see [`OpenPools::growth`].
     growth: u64,
-    /// Names whose objects have changed during the current adoption of records. `None`: no adoption is in progress.
+    /// Names whose objects have changed or are gone during the current adoption of records. `None`: no adoption is in
+    /// progress.
     changed: Option<BTreeSet<Key>>,
     selection: Arc<Selection>,
     /// The pools that serve each existing VirtualMachine.
@@ -108,9 +109,7 @@ impl KnownMachines {
     /// Stores an object. Returns the names whose decision may have changed.
     pub(super) fn apply(&mut self, kind: MachineKind, object: Object) -> BTreeSet<Key> {
         let (key, version) = (Key::of(&object.metadata), version_of(&object.metadata));
-        if let Some(changed) = &mut self.changed {
-            changed.insert(key.clone());
-        }
+        self.note_in_adoption(&key);
         match kind {
             MachineKind::KubevirtMachine => {
                 let machine = KubevirtMachine::read(object);
@@ -174,6 +173,7 @@ impl KnownMachines {
     ///
     /// `version` is the last version of the object. `None`: a list no longer contains the object.
     pub(super) fn remove(&mut self, kind: MachineKind, key: &Key, version: Option<u64>) -> BTreeSet<Key> {
+        self.note_in_adoption(key);
         let vms = match kind {
             MachineKind::AddressClaim(_) => self.claims.get(key).map(MachineClaim::vm).into_iter().collect(),
             MachineKind::IpamClaim => self.ipam_claims.get(key).map(|claim| self.vms_of(claim)).unwrap_or_default(),
@@ -373,10 +373,16 @@ impl KnownMachines {
         std::mem::take(has_changed).then(|| numbers.iter().map(|(pool, number)| (pool.to_string(), *number)).collect())
     }
 
-    /// Starts to collect the names whose objects change while records are adopted, because the records of these objects
-    /// may come too late for this adoption.
+    /// Starts to collect the names whose objects change or are gone while records are adopted. A new record may come too
+    /// late for this adoption. The record of an object that is gone may become a lease again after its release.
     pub(super) fn begin_adoption(&mut self) {
         self.changed.get_or_insert_default();
+    }
+
+    fn note_in_adoption(&mut self, key: &Key) {
+        if let Some(changed) = &mut self.changed {
+            changed.insert(key.clone());
+        }
     }
 
     /// Returns the names that were collected since [`KnownMachines::begin_adoption`], and ends the collection.
@@ -819,6 +825,20 @@ mod tests {
         assert!(!index.note_earlier(&holder));
         assert_eq!(["n", "evil"].map(|namespace| index.is_machine_of(&holder, &key(namespace, "w"))), [true, false]);
         assert_eq!(index.remove(MachineKind::KubevirtMachine, &key("evil", "w"), None), own);
+    }
+
+    #[test]
+    fn a_name_whose_object_changes_or_is_gone_during_an_adoption_gets_a_pass_after_it() {
+        let mut index = KnownMachines::default();
+        for (version, name) in (1..).zip(["a", "b", "c"]) {
+            index.apply(MachineKind::VirtualMachine, object("n", name, version, &json!({})));
+        }
+        index.begin_adoption();
+        index.apply(MachineKind::VirtualMachine, object("n", "a", 4, &json!({})));
+        index.remove(MachineKind::VirtualMachine, &key("n", "b"), Some(5));
+        let selection = Arc::new(Selection::new([], [], None));
+        let pools = OpenPools { facts: Facts::new(), suspended: BTreeSet::new(), selection, growth: 1 };
+        assert_eq!(index.set_pools(pools), ["a", "b"].map(|name| key("n", name)).into());
     }
 
     #[test]
