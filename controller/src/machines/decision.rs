@@ -80,7 +80,7 @@ impl View {
             }
             (_, Response::Refused(problem)) => self.problem = Some(problem),
             // After the release, the machine can claim addresses again.
-            (Step::Release(..), Response::Done) => self.problem = None,
+            (Step::Release(_), Response::Done) => self.problem = None,
             (Step::Prove(holder), Response::Checked(check)) => drop(self.checked.insert(holder, check)),
             (_, Response::Done | Response::Granted(_) | Response::Address(_) | Response::Checked(_)) => {}
         }

@@ -379,6 +379,11 @@ impl KnownMachines {
         self.changed.get_or_insert_default();
     }
 
+    /// Whether an adoption of records is in progress. It may have read records that have changed since.
+    pub(super) fn is_adopting(&self) -> bool {
+        self.changed.is_some()
+    }
+
     fn note_in_adoption(&mut self, key: &Key) {
         if let Some(changed) = &mut self.changed {
             changed.insert(key.clone());
@@ -833,12 +838,15 @@ mod tests {
         for (version, name) in (1..).zip(["a", "b", "c"]) {
             index.apply(MachineKind::VirtualMachine, object("n", name, version, &json!({})));
         }
+        assert!(!index.is_adopting());
         index.begin_adoption();
+        assert!(index.is_adopting());
         index.apply(MachineKind::VirtualMachine, object("n", "a", 4, &json!({})));
         index.remove(MachineKind::VirtualMachine, &key("n", "b"), Some(5));
         let selection = Arc::new(Selection::new([], [], None));
         let pools = OpenPools { facts: Facts::new(), suspended: BTreeSet::new(), selection, growth: 1 };
         assert_eq!(index.set_pools(pools), ["a", "b"].map(|name| key("n", name)).into());
+        assert!(!index.is_adopting());
     }
 
     #[test]

@@ -24,7 +24,7 @@ use crate::machines::kind::MachineKind;
 use crate::machines::recorded::{free_of, unreserved};
 use crate::machines::secret::secret_in;
 use crate::machines::source::{MachineClaim, ProviderAddress};
-use crate::machines::step::{Hold, Notice, Step, Updated};
+use crate::machines::step::{Hold, Notice, Release, Removal, Step, Updated};
 use crate::machines::view::{Response, View};
 use crate::machines::work::{Work, answered};
 use crate::passes::{Error, Problem};
@@ -166,16 +166,7 @@ impl Work<'_> {
                 }
                 self.index().remember(key, |memory| memory.not_held = beyond);
             }
-            Step::Release(machine, addresses, secrets) => {
-                for name in &secrets {
-                    self.delete_secret(view, &machine, name).await?;
-                }
-                if !self.is_read(key, &secrets).await? {
-                    let uid = machine.uid.clone();
-                    let addresses = list(registry.release_addresses(*machine, addresses).await?);
-                    tracing::info!(machine = %key, uid, addresses, "released the addresses of another network");
-                }
-            }
+            Step::Release(release) => return self.release(view, *release).await,
             Step::Adopt(records, secret) => return self.adopt(records, secret).await,
             Step::Restore(records) => return self.restore(records).await,
             Step::Keep(claimant, addresses) => {
@@ -210,9 +201,7 @@ impl Work<'_> {
                 self.publish(view, &notice);
             }
             Step::AnnotateVm(patch) | Step::RemoveRecords(patch) | Step::MarkVm(patch) => {
-                let vms = self.api(MachineKind::VirtualMachine, key);
-                let answer = answered(vms.patch(&key.name, &merge, &Patch::Merge(patch))).await;
-                self.take(MachineKind::VirtualMachine, key, stored(answer)?).await?;
+                self.merge_vm(key, patch).await?;
             }
             Step::ReserveRecorded(late, notice) => {
                 let beyond = registry.add_conflicts(late).await?;
@@ -262,6 +251,41 @@ impl Work<'_> {
         let index = self.index();
         let read = index.instance(vm).and_then(|instance| instance.secret.as_ref());
         Ok(read.is_some_and(|secret| secrets.contains(secret)))
+    }
+
+    /// Releases the addresses of interfaces that are on another network now.
+    ///
+    /// An adoption would make the record of a released address a lease or a conflict of the machine again. So the record
+    /// is removed before the release, and after a crash between the two the lease still holds the address.
+    async fn release(&self, view: &View, release: Release) -> Result<Response, Error> {
+        let (key, Release { machine, addresses, secrets, records }) = (&view.key, release);
+        for name in &secrets {
+            self.delete_secret(view, &machine, name).await?;
+        }
+        if self.is_read(key, &secrets).await? {
+            return Ok(Response::Done);
+        }
+        let is_removed = match records {
+            Removal::Nothing => true,
+            Removal::OfVm(patch) => self.merge_vm(key, patch).await?,
+            Removal::OfMachine(patch, status) => {
+                let is_removed = self.patch_machine(view, patch, false).await?.is_some();
+                match status {
+                    Some(status) if is_removed => self.patch_machine(view, status, true).await?.is_some(),
+                    _ => is_removed,
+                }
+            }
+        };
+        if !is_removed {
+            return Ok(Response::NotStored);
+        }
+        if self.index().is_adopting() {
+            return Err(Error::NotReady("the records of machines are being adopted".to_owned()));
+        }
+        let uid = machine.uid.clone();
+        let addresses = list(self.machines.registry.release_addresses(machine, addresses).await?);
+        tracing::info!(machine = %key, uid, addresses, "released the addresses of another network");
+        Ok(Response::Done)
     }
 
     /// Creates the Secret of a VirtualMachine, and publishes that the machine has its addresses.
@@ -423,6 +447,13 @@ impl Work<'_> {
                 Ok(false)
             }
         }
+    }
+
+    /// Merges a patch into the VirtualMachine of a name. Returns whether the patch is stored.
+    async fn merge_vm(&self, key: &Key, patch: Value) -> Result<bool, Error> {
+        let vms = self.api(MachineKind::VirtualMachine, key);
+        let answer = answered(vms.patch(&key.name, &PatchParams::default(), &Patch::Merge(patch))).await;
+        self.take(MachineKind::VirtualMachine, key, stored(answer)?).await
     }
 
     /// Merges a patch into the KubevirtMachine or, if `is_status`, into its status. Returns the stored object. `None`:

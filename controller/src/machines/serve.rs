@@ -26,7 +26,7 @@ use crate::kinds::virtual_machine::{ADDRESSES_ANNOTATION, Attachment, VirtualMac
 use crate::machines::recorded::Held;
 use crate::machines::settle::{has_annotations, marks};
 use crate::machines::source::Offer;
-use crate::machines::step::{Notice, Once, Step};
+use crate::machines::step::{Notice, Once, Release, Step};
 use crate::machines::view::{Claimed, Granted, View, patch};
 use crate::passes::Problem;
 use crate::pools::reference;
@@ -412,10 +412,12 @@ impl View {
         if is_unknown || secrets.contains(name) || reads_other || self.has_done(Once::Release) {
             return None;
         }
-        Some(match self.has_done(Once::ReadInstance) {
-            true => Step::Release(Box::new(holder.clone()), addresses, secrets),
-            false => Step::ReadInstance,
-        })
+        if !self.has_done(Once::ReadInstance) {
+            return Some(Step::ReadInstance);
+        }
+        let interfaces = left.iter().map(|held| held.claimant.interface).collect();
+        let records = self.removal_of_records(holder, &interfaces);
+        Some(Step::Release(Box::new(Release { machine: holder.clone(), addresses, secrets, records })))
     }
 
     /// Returns the claim of a machine. `Err`: the reason why an address that the VirtualMachine requests is invalid.

@@ -9,7 +9,7 @@ use glowplug::host::allocator::ClaimError;
 use glowplug::host::claim::{Allocation, Claimant, Machine, Record};
 use glowplug::host::may_record::Source;
 use glowplug::host::pool::{Pool, home_in_group};
-use glowplug::host::records::{annotation_patch, status_patch};
+use glowplug::host::records::{ANNOTATION_PREFIX, NETWORK_PREFIX, annotation_patch, status_patch};
 use glowplug::network::{Family, InterfaceName};
 use ipnetwork::IpNetwork;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -23,7 +23,7 @@ use crate::kinds::pool::HolderKind;
 use crate::kinds::virtual_machine::{ADDRESSES_ANNOTATION, NetworkData, VirtualMachine};
 use crate::ledger::types::Reservation;
 use crate::machines::recorded::Held;
-use crate::machines::step::{Notice, Once, Step};
+use crate::machines::step::{Notice, Once, Removal, Step};
 use crate::machines::view::{IGNORED, KEPT, OUTDATED, View};
 use crate::passes::Problem;
 use crate::pools::reference;
@@ -374,16 +374,32 @@ impl View {
         (!is_right && self.has_status_map && !self.has_done(Once::PatchStatus)).then_some(Step::PatchStatus(status))
     }
 
+    /// Returns the patches that remove the records of these interfaces from the object that holds the addresses. These
+    /// are the members that [`View::project`] writes.
+    pub(super) fn removal_of_records(&self, holder: &Machine, interfaces: &BTreeSet<InterfaceName>) -> Removal {
+        let keys = interfaces.iter().flat_map(|interface| {
+            [ANNOTATION_PREFIX, NETWORK_PREFIX].map(|prefix| (format!("{prefix}{interface}"), Value::Null))
+        });
+        let annotations: BTreeMap<String, Value> = keys.collect();
+        let patch = json!({"metadata": {"uid": holder.uid, "annotations": annotations}});
+        if holder.kind == HolderKind::VirtualMachine {
+            return Removal::OfVm(patch);
+        }
+        let Some(machine) = self.machine.as_ref().filter(|machine| machine.holder() == *holder) else {
+            return Removal::Nothing;
+        };
+        let map: BTreeMap<String, Value> = interfaces.iter().map(|it| (it.to_string(), Value::Null)).collect();
+        let status = json!({"metadata": {"uid": holder.uid}, "status": {(STATUS_MAP): map}});
+        Removal::OfMachine(patch, (!machine.status_map.is_null()).then_some(status))
+    }
+
     /// Returns the step that reserves the addresses that objects of the machine record and that the machine does not
     /// hold. These records came after the addresses were open, and the machine may use the addresses. The response of
     /// the registry says which addresses are not reserved, and the event reports them. `None`: the machine holds all
     /// recorded addresses, or they are reserved for it.
     pub(super) fn reserve_recorded(&self) -> Option<Step> {
         let late = &self.ledger.late;
-        // This pass has released addresses that no guest can read any more. The objects still record them until the
-        // machine has its next addresses.
-        let is_done = self.has_done(Once::ReserveRecorded) || self.has_done(Once::Release);
-        let first = late.first().filter(|_| !is_done)?;
+        let first = late.first().filter(|_| !self.has_done(Once::ReserveRecorded))?;
         let others = match late.len() - 1 {
             0 => String::new(),
             others => format!(" and {others} more"),

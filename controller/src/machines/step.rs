@@ -68,9 +68,8 @@ pub(super) enum Step {
     /// Records that the guest of a machine has migrated to another cluster with these addresses. Then publishes which
     /// addresses stay held after the deletion of the VirtualMachine, and which do not.
     RecordMigration(Box<Machine>, BTreeSet<IpAddr>),
-    /// Deletes these Secrets of a machine, then releases these addresses if no guest reads one of the Secrets. Each
-    /// address comes with its network.
-    Release(Box<Machine>, BTreeSet<(String, IpAddr)>, BTreeSet<String>),
+    /// Releases the addresses of interfaces that are on another network now.
+    Release(Box<Release>),
     /// Makes the registry adopt the addresses that the machine has in the Secret with this name.
     Adopt(Vec<Record>, String),
     /// Makes the registry adopt the addresses in the Secret of an earlier machine with the same name, if they are free.
@@ -165,6 +164,29 @@ pub(super) struct Hold {
     pub(super) source: String,
 }
 
+/// Addresses of a machine whose interfaces are on another network now. They are released after their Secrets are deleted
+/// and their records are removed, and only if no guest reads one of the Secrets.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Release {
+    pub(super) machine: Machine,
+    /// The addresses, each with its network.
+    pub(super) addresses: BTreeSet<(String, IpAddr)>,
+    /// The Secrets with these addresses.
+    pub(super) secrets: BTreeSet<String>,
+    pub(super) records: Removal,
+}
+
+/// The merge patches that remove the records of interfaces from the object that holds the addresses.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Removal {
+    /// The addresses belong to a KubevirtMachine of another namespace, whose records do not count.
+    Nothing,
+    /// The patch of the VirtualMachine.
+    OfVm(Value),
+    /// The patch of the KubevirtMachine, and the patch of its status if it has a status map.
+    OfMachine(Value, Option<Value>),
+}
+
 // === impl Notice ===
 
 impl Notice {
@@ -190,7 +212,7 @@ impl Step {
             Self::RecordSecrets(..) => Some(Once::RecordSecrets),
             Self::DropSecrets(..) => Some(Once::DropSecrets),
             Self::MoveLeases(..) => Some(Once::MoveLeases),
-            Self::Release(..) => Some(Once::Release),
+            Self::Release(_) => Some(Once::Release),
             Self::RecordMigration(..) => Some(Once::RecordMigration),
             Self::Adopt(..) => Some(Once::Adopt),
             Self::Restore(_) => Some(Once::Restore),
@@ -243,7 +265,7 @@ impl Step {
                     | DropSecrets(..)
                     | MoveLeases(..)
                     | RecordMigration(..)
-                    | Release(..)
+                    | Release(_)
             )
     }
 }

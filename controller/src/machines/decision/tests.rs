@@ -33,7 +33,7 @@ use crate::machines::known_machines::KnownMachines;
 use crate::machines::proof::Proof;
 use crate::machines::recorded::{Held, Recorded};
 use crate::machines::source::{MachineClaim, Source};
-use crate::machines::step::{Hold, Notice, Once, Step, Updated};
+use crate::machines::step::{Hold, Notice, Once, Release, Removal, Step, Updated};
 use crate::machines::view::{Check, Granted, Memory, PoolSettings, Response, View};
 use crate::passes::{Ended, Problem};
 use crate::pools::facts::PoolObject;
@@ -1040,7 +1040,27 @@ fn a_machine_that_moves_to_another_network_releases_its_address_when_no_guest_ca
     view.done.insert(Once::ReadInstance);
     // The other interface keeps its address.
     let left = ["10.0.0.8", "fd00::8"].map(|address| ("infra/vlan10".to_owned(), address.parse().unwrap()));
-    let release = Step::Release(Box::new(holder("m-1")), left.into(), names([EARLIER]));
+    let annotations = json!({
+        "kubevirt.cluster.x-k8s.io/allocated-ip-eno101": null, "ipam.glowplug.dev/network-eno101": null,
+    });
+    let of = |uid: &str| json!({"metadata": {"uid": uid, "annotations": annotations}});
+    let release = |uid: &str, records: Removal| {
+        let (machine, addresses, secrets) = (holder(uid), left.clone().into(), names([EARLIER]));
+        Step::Release(Box::new(Release { machine, addresses, secrets, records }))
+    };
+    // The records of the addresses are removed from the object that holds them.
+    let has_map = machine(&json!({"status": {"allocatedBootstrapAddresses": {"eno101": ["10.0.0.8/16"]}}}));
+    let status = json!({"metadata": {"uid": "m-1"}, "status": {"allocatedBootstrapAddresses": {"eno101": null}}});
+    let with_map = View { machine: Some(has_map), ..view.clone() };
+    assert_eq!(decide(&with_map), release("m-1", Removal::OfMachine(of("m-1"), Some(status))));
+    let unlabelled = json!({"metadata": {"labels": null}});
+    let mut itself = View { vm: Some(vm(&unlabelled)), machine: None, ..view.clone() };
+    itself.ledger.held.iter_mut().for_each(|held| held.claimant.machine = holder("v-1"));
+    itself.ledger.known = [holder("v-1")].into();
+    assert_eq!(decide(&itself), release("v-1", Removal::OfVm(of("v-1"))));
+    // The records of a KubevirtMachine in another namespace do not count.
+    assert_eq!(with_earlier().removal_of_records(&earlier(), &[interface].into()), Removal::Nothing);
+    let release = release("m-1", Removal::OfMachine(of("m-1"), None));
     assert_eq!(decide(&view), release);
     let waits = View { instance: Some(reading(Some(NAME), &json!({}))), ..view.clone() };
     assert_eq!(decide(&waits), release, "its pod waits for the new Secret");

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use glowplug::host::records::ANNOTATION_PREFIX;
+use glowplug::host::records::{ANNOTATION_PREFIX, NETWORK_PREFIX, STATUS_FIELD};
 use glowplug_controller::kinds::mac_pool::{MACPool, MacPoolSpec};
 use glowplug_controller::kinds::network_data::{ISSUED, NETWORK_DATA_LABEL, REPLACED_ANNOTATION, VM_ANNOTATION};
 use glowplug_controller::kinds::pool::{PoolSpec, StaticIPLease, StaticIPPool};
@@ -30,7 +30,7 @@ use crate::support::Cluster;
 use crate::support::apply::{apply, apply_server_side};
 use crate::support::controller::{Site, merge, until};
 use crate::support::hosted::copies::{clone_machine, restore};
-use crate::support::hosted::definitions::{INSTANCE, VIRTUAL_MACHINE};
+use crate::support::hosted::definitions::{INSTANCE, KUBEVIRT_MACHINE, VIRTUAL_MACHINE};
 use crate::support::hosted::kubevirt::{Drive, FINALIZER};
 use crate::support::hosted::provider::{next_mac, object};
 use crate::support::hosted::{Hosted, is_running, poll};
@@ -998,6 +998,67 @@ pub async fn an_interface_that_stays_on_its_network_keeps_its_address_when_anoth
     assert_eq!(released.collect::<Vec<_>>(), [true]);
     let w = ("w".to_owned(), Some(secret), vec!["10.0.0.8".to_owned(), "10.0.2.8".to_owned()]);
     place.end([w]).await;
+}
+
+/// Creates a KubevirtMachine, and labels the manifest of its VirtualMachine as capk does.
+async fn create_kubevirt_machine(place: &Place<'_>, manifest: &mut Value) {
+    let name = manifest["metadata"]["name"].clone();
+    let labels = &mut manifest["metadata"]["labels"];
+    labels["capk.cluster.x-k8s.io/kubevirt-machine-namespace"] = place.namespace.clone().into();
+    labels["capk.cluster.x-k8s.io/kubevirt-machine-name"] = name.clone();
+    let machine = object(KUBEVIRT_MACHINE, json!({"metadata": {"name": name}, "spec": {}}));
+    place.machines.create(&PostParams::default(), &machine).await.unwrap();
+}
+
+pub async fn machines_that_wait_on_another_network_get_addresses_when_their_pool_grows(cluster: &Cluster) {
+    let place = Place::start(cluster, &["10.0.0.8/31"]).await;
+    let other = format!("{}-other", place.network);
+    create_pool_on(&place, "q", &other, &["10.0.1.8/32"]).await;
+    let moved = json!({
+        "metadata": {"labels": {(POOL_LABEL): "q"}},
+        "spec": {"template": {"spec": {"networks": [{"name": "net1", "multus": {"networkName": other}}]}}},
+    });
+    // The first machine holds its address itself, the address of the second machine belongs to its KubevirtMachine.
+    place.run("w").await;
+    place.until_recorded("w").await;
+    let mut manifest = manifest(&place, "x", "Always");
+    create_kubevirt_machine(&place, &mut manifest).await;
+    place.set_status_map("x", true).await;
+    place.apply(&manifest).await;
+    place.until_running("x").await;
+    until(&place.machines, "x", |machine| machine.data["status"][STATUS_FIELD]["eno101"].is_array()).await;
+    let mut full = self::manifest(&place, "v", "Always");
+    json_patch::merge(&mut full, &moved);
+    place.apply(&full).await;
+    place.until_running("v").await;
+    for name in ["w", "x"] {
+        place.halt(name).await;
+        merge(&place.vms, name, &moved).await;
+        place.until_event(name, "IPPoolExhausted").await;
+    }
+    let released = place.leases().await.into_iter().map(|(address, .., is_released)| (address, is_released));
+    assert_eq!(released.collect::<Vec<_>>(), ["10.0.0.8", "10.0.0.9"].map(|address| (address.to_owned(), true)));
+    let is_record =
+        |(key, _): (&String, &String)| key.starts_with(ANNOTATION_PREFIX) || key.starts_with(NETWORK_PREFIX);
+    let (w, x) = (place.vms.get("w").await.unwrap(), place.machines.get("x").await.unwrap());
+    assert_eq!([&w, &x].map(|object| object.annotations().iter().any(is_record)), [false, false]);
+    assert_eq!(x.data["status"][STATUS_FIELD], json!({}));
+    place.set_status_map("x", false).await;
+    // The records of all machines are adopted again.
+    place.resize("q", &["10.0.1.8/31", "10.0.1.10/32"]).await;
+    for (name, address) in [("w", "10.0.1.9"), ("x", "10.0.1.10")] {
+        place.boot(name).await;
+        assert_eq!(place.address_of(name).await, address);
+    }
+    assert_eq!(place.held().await, []);
+    place.until_no_condition("p", "DuplicateRecords").await;
+    let events: Api<Event> = Api::namespaced(cluster.client(), &place.namespace);
+    let events = events.list(&ListParams::default()).await.unwrap().items;
+    let conflicts = events.into_iter().filter(|event| event.reason.as_deref() == Some("IPAddressConflict"));
+    assert_eq!(conflicts.map(|event| event.note).collect::<Vec<_>>(), []);
+    let [v, w, x] = ["v", "w", "x"].map(|name| place.secret_name(name));
+    let rows = [row("v", &v.await, "10.0.1.8"), row("w", &w.await, "10.0.1.9"), row("x", &x.await, "10.0.1.10")];
+    place.end(rows).await;
 }
 
 /// Waits until the lease of an address names this pool.
