@@ -20,7 +20,8 @@
 //! - An address is released only when no guest can read a Secret with the address any more. In addition, the machine of
 //!   the address must be gone, must have moved to another network, or must never have received the address.
 //! - In the check whether a machine is gone, a Secret that no lease names counts as a Secret of this machine, unless a
-//!   later VirtualMachine refers to the Secret.
+//!   later VirtualMachine refers to the Secret, or the Secret does not exist and the leases name the Secrets of this
+//!   machine.
 //! - A VirtualMachine gets the addresses of a KubevirtMachine only if both have the same namespace and name. Labels
 //!   alone are no proof: any user who has the right to create a VirtualMachine can choose its labels. If the
 //!   KubevirtMachine is in another namespace or in another cluster, the VirtualMachine itself holds the addresses.

@@ -8,7 +8,7 @@ use glowplug::host::claim::Machine;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::cluster::key::Key;
-use crate::kinds::kubevirt_machine::{Instance, KubevirtMachine, created, uid};
+use crate::kinds::kubevirt_machine::{Instance, KubevirtMachine, NetworkSecret, created, uid};
 use crate::kinds::pool::HolderKind;
 use crate::kinds::virtual_machine::VirtualMachine;
 use crate::machines::kind::MachineKind;
@@ -19,7 +19,7 @@ use crate::machines::work::{Work, reference};
 use crate::passes::Error;
 
 /// A holder, its addresses and Secrets, and all objects that may use one of these addresses. Consistent reads return
-/// the objects in this order: KubevirtMachine, VirtualMachine, instance.
+/// the objects in this order: KubevirtMachine, VirtualMachine, the Secret in `absent`, instance.
 #[derive(Clone, Debug)]
 pub(super) struct Proof {
     pub(super) holder: Machine,
@@ -29,6 +29,10 @@ pub(super) struct Proof {
     pub(super) secrets: BTreeSet<String>,
     /// Secrets in the leases of other holders with the same name.
     pub(super) of_others: BTreeSet<String>,
+    /// Name of the Secret to which the VirtualMachine refers, if the Secret does not exist and certainly never had an
+    /// address of the holder: the leases of the holder name other Secrets, and a lease has the name of a Secret before
+    /// the Secret exists.
+    pub(super) absent: Option<String>,
     /// Whether the holder is a KubevirtMachine in another namespace than its VirtualMachine.
     pub(super) is_earlier: bool,
     /// The KubevirtMachine with the name of the VirtualMachine. `None`: it does not exist.
@@ -56,8 +60,18 @@ impl Work<'_> {
             false => None,
         };
         let vm = self.read(MachineKind::VirtualMachine, key).await?;
-        let instance = self.read(MachineKind::Instance, key).await?;
         let of_others = view.ledger.held.iter().filter(|held| held.claimant.machine != holder);
+        let of_others: BTreeSet<String> = of_others.flat_map(|held| held.secrets.iter().cloned()).collect();
+        let secrets: BTreeSet<String> = held.iter().flat_map(|held| held.secrets.iter().cloned()).collect();
+        // If the holder is a VirtualMachine, the reference of another VirtualMachine does not count.
+        let are_known = holder.kind == HolderKind::KubevirtMachine && held.iter().all(|held| !held.secrets.is_empty());
+        let refers_to = self.index().vm(key).and_then(|vm| vm.secret().map(str::to_owned));
+        let is_unnamed = |name: &String| !secrets.contains(name) && !of_others.contains(name);
+        let absent = match refers_to.filter(|name| !secrets.is_empty() && are_known && is_unnamed(name)) {
+            Some(name) if self.secret(key, &name).await? == NetworkSecret::Absent => Some(name),
+            _ => None,
+        };
+        let instance = self.read(MachineKind::Instance, key).await?;
         let mut proof = {
             // If a watch has meanwhile reported the deletion of an earlier object of this name, the index ignores the
             // response. In this case, the object in the response is used.
@@ -65,8 +79,9 @@ impl Work<'_> {
             let machine = machine.map(KubevirtMachine::read).filter(|machine| !machine.has_vm_elsewhere);
             Proof {
                 addresses: held.iter().map(|held| held.address).chain(recorded).collect(),
-                secrets: held.iter().flat_map(|held| held.secrets.iter().cloned()).collect(),
-                of_others: of_others.flat_map(|held| held.secrets.iter().cloned()).collect(),
+                secrets,
+                of_others,
+                absent,
                 is_earlier: view.ledger.earlier.contains(&holder),
                 holder: holder.clone(),
                 machine: index.machine(key).cloned().or(machine),
@@ -121,7 +136,8 @@ impl Proof {
             || self.vm.as_ref().is_some_and(|vm| is(&vm.metadata) || self.is_earlier);
         // The Secrets of the holder are deleted before the release, so a later VirtualMachine cannot read them.
         let own = self.vm.as_ref().filter(|_| self.successor().is_none());
-        let refers = own.and_then(VirtualMachine::secret).is_some_and(|secret| self.may_read(secret));
+        let refers = own.and_then(VirtualMachine::secret);
+        let refers = refers.is_some_and(|secret| self.may_read(secret) && !self.is_absent(secret));
         let runs = self.instance.as_ref().is_some_and(|instance| self.is_guest(instance));
         if is_there || refers || runs { Check::Kept } else { Check::Gone }
     }
@@ -130,7 +146,8 @@ impl Proof {
     fn is_guest(&self, instance: &Instance) -> bool {
         let reports = instance.guest.reports(&self.addresses);
         let runs = match &instance.secret {
-            Some(secret) => self.may_read(secret),
+            // The pod of an instance waits for a Secret that does not exist.
+            Some(secret) => self.may_read(secret) && (instance.has_started || !self.is_absent(secret)),
             // The guest may still use an address that it got at an earlier start.
             None => !self.is_of_successor(instance),
         };
@@ -143,6 +160,10 @@ impl Proof {
     fn may_read(&self, secret: &str) -> bool {
         let is_of_successor = self.successor().is_some_and(|vm| vm.secret() == Some(secret));
         self.secrets.contains(secret) || (!self.of_others.contains(secret) && !is_of_successor)
+    }
+
+    fn is_absent(&self, secret: &str) -> bool {
+        self.absent.as_deref() == Some(secret)
     }
 
     /// Whether the VirtualMachine of a later machine has created the instance. The owner reference alone is no proof:

@@ -238,7 +238,8 @@ impl View {
                 Ok(Some(claimed).filter(|_| !is_deleted(&machine.metadata)))
             }
             None if !self.has_done(Once::ReadMachine) => Err(Step::ReadMachine(label)),
-            // The KubevirtMachine is gone, but still holds addresses for its guest.
+            // The KubevirtMachine is gone, but a guest may use its addresses. The VirtualMachine claims addresses itself
+            // after the release of these addresses, so it gets the same addresses again.
             None if self
                 .ledger
                 .known
@@ -284,6 +285,12 @@ impl View {
         }
         let claimant = match self.claimant(vm) {
             Ok(Some(claimant)) => claimant,
+            Ok(None) if self.machine.is_none() => {
+                return self.refuse(format!(
+                    "KubevirtMachine {} is gone, and a guest may use its addresses: stop the guest, or delete the VirtualMachine",
+                    self.key
+                ));
+            }
             Ok(None) => return Step::Wait,
             Err(step) => return step,
         };

@@ -401,10 +401,14 @@ fn a_machine_that_waits_for_a_mac_address_claims_nothing() {
 }
 
 #[test]
-fn a_virtual_machine_whose_kubevirt_machine_is_gone_claims_nothing_more() {
+fn a_virtual_machine_claims_nothing_while_a_guest_may_use_the_addresses_of_its_kubevirt_machine_that_is_gone() {
     let mut left = View { machine: None, checked: checked(&[holder("m-1")]), ..view() };
     left.ledger.known = [holder("m-1")].into();
-    assert_eq!(decide(&left), Step::Wait);
+    let note =
+        "KubevirtMachine n/w is gone, and a guest may use its addresses: stop the guest, or delete the VirtualMachine";
+    assert_eq!(decide(&left), report("NetworkDataMissing", note));
+    left.ledger.known.clear();
+    assert_eq!(decide(&left), claim("v-1", FIRST + 1), "the addresses are released");
 }
 
 #[test]
@@ -1690,6 +1694,7 @@ fn proof() -> Proof {
         addresses: ["10.0.0.8".parse().unwrap()].into(),
         secrets: names([NAME]),
         of_others: BTreeSet::new(),
+        absent: None,
         is_earlier: false,
         machine: None,
         vm: None,
@@ -1799,6 +1804,25 @@ fn a_kubevirt_machine_keeps_its_addresses_while_the_machine_or_a_reader_of_its_s
             Proof { instance: adopted(None), vm: next_vm(None), ..next() },
             Kept,
         ),
+    ]);
+}
+
+#[test]
+fn a_reference_to_a_secret_that_does_not_exist_keeps_no_addresses() {
+    use Check::{Gone, Kept};
+    let proof = || Proof { vm: referrer(Some(NEW)), absent: Some(NEW.to_owned()), ..proof() };
+    let started = |secret| Some(reading(Some(secret), &running()));
+    check(&[
+        ("no guest", proof(), Gone),
+        ("a pod that waits for it", Proof { instance: own_instance(Some(NEW)), ..proof() }, Gone),
+        ("a guest that has read it", Proof { instance: started(NEW), ..proof() }, Kept),
+        ("a guest with an earlier Secret", Proof { instance: started(NAME), ..proof() }, Kept),
+        ("a pod that waits for an earlier Secret", Proof { instance: own_instance(Some(NAME)), ..proof() }, Kept),
+        ("a guest with an unknown Secret", Proof { instance: started(EARLIER), ..proof() }, Kept),
+        ("a guest without network data", Proof { instance: own_instance(None), ..proof() }, Kept),
+        ("a guest that reports its address", Proof { instance: reporter(), ..proof() }, Kept),
+        ("another reference meanwhile", Proof { vm: referrer(Some(EARLIER)), ..proof() }, Kept),
+        ("its Secret", Proof { vm: referrer(Some(NAME)), ..proof() }, Kept),
     ]);
 }
 

@@ -334,6 +334,7 @@ scenarios! {
     network_data::a_machine_that_moves_to_another_network_keeps_its_address_until_its_guest_restarts,
     network_data::an_interface_that_stays_on_its_network_keeps_its_address_when_another_interface_moves,
     network_data::machines_that_wait_on_another_network_get_addresses_when_their_pool_grows,
+    network_data::a_machine_keeps_its_address_under_a_new_secret_name_after_its_kubevirt_machine_is_gone,
     network_data::a_machine_never_reads_its_earlier_secret_if_its_interface_has_another_name_on_another_network,
     network_data::a_machine_that_another_pool_of_its_network_selects_keeps_its_address,
     network_data::after_a_loss_of_leases_a_record_reserves_its_address_in_a_pool_without_a_selector,

@@ -1061,6 +1061,39 @@ pub async fn machines_that_wait_on_another_network_get_addresses_when_their_pool
     place.end(rows).await;
 }
 
+pub async fn a_machine_keeps_its_address_under_a_new_secret_name_after_its_kubevirt_machine_is_gone(cluster: &Cluster) {
+    let place = Place::start(cluster, &["10.0.0.8/32"]).await;
+    let mut manifest = manifest(&place, "w", "Always");
+    create_kubevirt_machine(&place, &mut manifest).await;
+    place.apply(&manifest).await;
+    place.until_running("w").await;
+    let first = place.secret_name("w").await;
+    let holder = place.machines.get("w").await.unwrap().uid().unwrap();
+    let of = |holder: &str, secret: &str| {
+        ("10.0.0.8".to_owned(), holder.to_owned(), Some(BTreeSet::from([secret.to_owned()])), false)
+    };
+    place.machines.delete("w", &DeleteParams::default()).await.unwrap();
+    place.until_gone(&place.machines, "w").await;
+    let mac = next_mac();
+    interface(&mut manifest)["macAddress"] = mac.clone().into();
+    let changed = place.apply(&manifest).await;
+    let second = Hosted::reference(&changed).unwrap();
+    assert_ne!(first, second);
+    let note = format!(
+        "KubevirtMachine {}/w is gone, and a guest may use its addresses: stop the guest, or delete the VirtualMachine",
+        place.namespace
+    );
+    assert_eq!(place.until_event("w", "NetworkDataMissing").await, note);
+    // The guest still reads the earlier Secret.
+    assert_eq!(place.leases().await, [of(&holder, &first)]);
+    assert!(place.kubevirt.migrate("w").await);
+    assert_eq!(guests(&[&place.hosted]).await, [row("w", &first, "10.0.0.8")]);
+    assert_eq!(place.restart("w").await.addresses(), [(mac, "10.0.0.8".to_owned())]);
+    place.until_no_secret(&first).await;
+    assert_eq!(place.leases().await, [of(&changed.uid().unwrap(), &second)]);
+    place.end([row("w", &second, "10.0.0.8")]).await;
+}
+
 /// Waits until the lease of an address names this pool.
 pub(super) async fn until_of_pool(place: &Place<'_>, address: &str, pool: &str) {
     let (lease, pool) = (leader::name(&place.network, address), format!("{}/{pool}", place.namespace));
