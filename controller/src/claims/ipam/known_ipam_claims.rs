@@ -18,6 +18,8 @@ pub(crate) struct KnownIpamClaims {
     claims: Newest<Key, IpamClaim>,
     /// Claims whose addresses the registry has adopted or reserved.
     adopted: BTreeSet<Key>,
+    /// Claims of unknown networks whose addresses the registry has reserved: see [`KnownIpamClaims::doubted`].
+    reserved: BTreeSet<Key>,
     /// Claims of each name that may be gone and may hold addresses: for the UID of each claim, the names of its virtual
     /// machines.
     former: BTreeMap<Key, BTreeMap<String, BTreeSet<String>>>,
@@ -142,6 +144,7 @@ impl KnownIpamClaims {
 
     fn note_absence(&mut self, key: &Key, former: Option<(String, BTreeSet<String>)>) {
         self.adopted.remove(key);
+        self.reserved.remove(key);
         self.unrecorded.remove(key);
         if let Some((uid, users)) = former {
             self.former.entry(key.clone()).or_default().insert(uid, users);
@@ -220,7 +223,7 @@ impl KnownIpamClaims {
         }
         let own: BTreeSet<(&str, &str)> =
             self.networks.iter().map(|(key, name)| (key.namespace.as_str(), name.as_str())).collect();
-        let doubted = self.unrecorded.iter().filter_map(|key| {
+        let doubted = self.unrecorded.difference(&self.reserved).filter_map(|key| {
             let claim = self.claims.get(key)?;
             let namespace = key.namespace.as_str();
             // The users of another namespace may not choose which claims are doubted, so its networks do not count.
@@ -241,6 +244,7 @@ impl KnownIpamClaims {
     pub(crate) fn note_doubted(&mut self, key: &Key) {
         if self.claims.get(key).is_some() {
             self.adopted.insert(key.clone());
+            self.reserved.insert(key.clone());
         }
     }
 
@@ -253,6 +257,7 @@ impl KnownIpamClaims {
     pub(crate) fn forget_recorded(&mut self) {
         let with_addresses = self.claims.iter().filter(|(_, claim)| !claim.ips.is_empty());
         self.unrecorded = with_addresses.map(|(key, _)| key.clone()).collect();
+        self.reserved.clear();
     }
 
     /// Records that the registry has the addresses of a claim.
@@ -273,6 +278,9 @@ impl KnownIpamClaims {
         if let Some(known) = known.filter(|known| known.uid() != claim.uid()) {
             let former = self.concerns(&key).then(|| (known.uid().to_owned(), known.users()));
             self.note_absence(&key, former);
+        }
+        if !is_recorded {
+            self.reserved.remove(&key);
         }
         match (is_recorded, claim.ips.is_empty()) {
             (true, _) => {}
@@ -434,6 +442,9 @@ mod tests {
         let honest = ("n/honest.net1".to_owned(), vec!["n/p".to_owned()]);
         assert_eq!((doubted(&index), index.unrecorded(None)), (vec![honest.clone()], vec![]));
         index.note_doubted(&key("n", "honest.net1"));
+        assert_eq!(doubted(&index), []);
+        // A pool has new addresses.
+        index.forget_recorded();
         assert_eq!(doubted(&index), [honest]);
         // The claim is released when it is gone, although no pool serves its network.
         index.remove(IpamKind::Claim, &key("n", "honest.net1"), None);
