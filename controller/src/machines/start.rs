@@ -198,8 +198,10 @@ impl Work<'_> {
 /// Whether a machine of a name holds an address or has a record without a lease, or a KubevirtMachine of another
 /// namespace holds an address for this name.
 fn is_held(index: &KnownMachines, holders: &BTreeSet<Machine>, key: &Key) -> bool {
-    let mut holders = holders.range(key.holder(HolderKind::default(), "")..);
-    holders.next().is_some_and(|holder| Key::of_machine(holder) == *key) || !index.earlier_of(key).is_empty()
+    let holders = holders.range(key.holder(HolderKind::default(), "")..);
+    let mut of_name = holders.take_while(|holder| Key::of_machine(holder) == *key);
+    // A claim may have the name of a machine.
+    of_name.any(|holder| !holder.kind.is_claim()) || !index.earlier_of(key).is_empty()
 }
 
 /// Removes from `inventory` each address for which its claimant has a lease. Returns the number of these addresses.
@@ -224,5 +226,24 @@ fn is_conflict(problem: &Problem) -> bool {
         // Another machine may get the address.
         Problem::Ignored(why) => *why == Ignored::Share,
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_claim_with_the_name_of_a_machine_is_no_holder_of_the_machine() {
+        let (index, key) = (KnownMachines::default(), Key { namespace: "n".to_owned(), name: "w".to_owned() });
+        let is_held = |holders: &[(HolderKind, &str)]| {
+            let holders = holders.iter().map(|(kind, uid)| key.holder(*kind, uid)).collect();
+            super::is_held(&index, &holders, &key)
+        };
+        let claims = [(HolderKind::IpAddressClaim, "c-1"), (HolderKind::IpamClaim, "c-2")];
+        assert!(!is_held(&claims));
+        for kind in [HolderKind::KubevirtMachine, HolderKind::VirtualMachine] {
+            assert!(is_held(&[claims[0], (kind, "d-1"), claims[1]]), "{kind}");
+        }
     }
 }
