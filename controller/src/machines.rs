@@ -14,6 +14,7 @@ mod any_content;
 mod decision;
 mod digest;
 mod document;
+mod early;
 mod kind;
 mod known_machines;
 mod left_alone;
@@ -137,7 +138,7 @@ impl provider::Work for Work<'_> {
         if !last.records.is_empty() {
             self.rebuild(last).await?;
         }
-        self.reserve_data_of_users(&pools.selection).await
+        self.adopt_network_data(&pools.selection).await
     }
 
     async fn adopt_found(&self) -> Result<(), Error> {

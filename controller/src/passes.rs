@@ -135,6 +135,10 @@ where
 /// Runs a pass for each of `names` up to its claim. Returns the claims in the order of the names. If the pass of a name
 /// fails, the result has no claim of this name, and the name gets another pass later.
 ///
+/// A failed pass does not hold back the opening of addresses, because a pass writes objects, and the webhook of another
+/// program can make every write of one namespace fail. So a pass must not be the first to read a record:
+/// [`provider::Work::adopt`] reads each record, and is repeated until it succeeds.
+///
 /// `what` names a served object in log messages. Example: `a machine`.
 pub(crate) async fn claims<F>(
     what: &'static str,

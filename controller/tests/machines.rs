@@ -21,7 +21,7 @@ use kube::{Api, Client, ResourceExt as _};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
-use crate::support::controller::{Controller, merge, until};
+use crate::support::controller::{Controller, Site, merge, until};
 use crate::support::hosted::definitions::{KUBEVIRT_MACHINE, resource};
 use crate::support::hosted::kubevirt::FINALIZER;
 use crate::support::hosted::provider::object;
@@ -33,6 +33,9 @@ use crate::support::server::{Call, Fault, Server};
 use crate::support::sources::OtherProvider;
 use crate::support::trouble::{Trouble, history, run_all, run_script};
 use crate::support::{CONTROLLER, Cluster};
+
+/// Annotation with the address of an interface.
+const ANNOTATION: &str = "kubevirt.cluster.x-k8s.io/allocated-ip-eno101";
 
 /// Starts a hosted cluster with a pool and an empty NodePool. The stand-in of KubeVirt creates an instance only after
 /// the controller has added the reference to the Secret.
@@ -631,6 +634,76 @@ async fn no_pass_reads_an_object_of_another_namespace() {
     hosted.vms.delete("w", &DeleteParams::default()).await.unwrap();
     hosted.until_held(0).await;
     assert_eq!(failed.load(Ordering::SeqCst), 0);
+}
+
+/// Starts VirtualMachine `w`, whose guest has 10.0.0.8, stops the leader, and removes everything that records the
+/// address, except the Secret. Returns the hosted cluster, and the name of the Secret.
+async fn recorded_only_in_a_secret(cluster: &Cluster) -> (Hosted, String) {
+    let hosted = hosted(cluster, &["10.0.0.8/31"]).await;
+    let secret = create_vm(&hosted, "w").await;
+    {
+        let _leader = lead(cluster);
+        assert_eq!(hosted.address_of("w").await, "10.0.0.8");
+        until(&hosted.vms, "w", |vm| vm.annotations().contains_key(ANNOTATION)).await;
+    }
+    hosted.forget_leases().await;
+    merge(&hosted.vms, "w", &json!({"metadata": {"annotations": {(ANNOTATION): null}}})).await;
+    hosted.kubevirt.report("w", &json!({"interfaces": null})).await;
+    (hosted, secret)
+}
+
+/// Makes the API server fail each read of a Secret by the controller. Returns the number of these reads.
+fn fail_reads(server: &Server, secret: String) -> Arc<AtomicUsize> {
+    let failed = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&failed);
+    server.set_faults(move |call| {
+        if (&*call.user, call.verb, call.name.as_ref()) != (CONTROLLER, "get", Some(&secret)) {
+            return Fault::None;
+        }
+        count.fetch_add(1, Ordering::SeqCst);
+        Fault::Status(503)
+    });
+    failed
+}
+
+/// Waits until five reads of the Secret of [`recorded_only_in_a_secret`] have failed, and asserts that no address is
+/// allocated meanwhile. Then the reads succeed, and claim `x` gets the other address.
+async fn check_that_the_claim_waits(server: &Server, hosted: &Hosted, site: &Site, failed: &AtomicUsize) {
+    poll("five failed reads", async || (failed.load(Ordering::SeqCst) >= 5).then_some(())).await;
+    assert_eq!((hosted.held().await, site.held().await), (Vec::new(), Vec::new()));
+    server.clear_faults();
+    assert_eq!(site.address_of("x").await, "10.0.0.9");
+    let held = [("10.0.0.8", "w"), ("10.0.0.9", "x")].map(|(address, name)| (address.to_owned(), name.to_owned()));
+    assert_eq!(hosted.held().await, held);
+}
+
+#[tokio::test]
+async fn a_leader_allocates_nothing_before_it_has_read_a_secret_that_alone_records_an_address() {
+    let server = Server::start().await;
+    let cluster = Cluster::of(&server).await;
+    let (hosted, secret) = recorded_only_in_a_secret(&cluster).await;
+    let site = Site::of(&cluster, &hosted.clusters, "v1beta2");
+    site.claim("x", &json!({"spec": {"poolRef": {"name": "workers"}}})).await;
+    let failed = fail_reads(&server, secret);
+    let _leader = lead(&cluster);
+    check_that_the_claim_waits(&server, &hosted, &site, &failed).await;
+}
+
+#[tokio::test]
+async fn a_pool_that_is_created_again_allocates_nothing_before_a_secret_that_alone_records_an_address_is_read() {
+    let server = Server::start().await;
+    let cluster = Cluster::of(&server).await;
+    let (hosted, secret) = recorded_only_in_a_secret(&cluster).await;
+    let free = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+    hosted.pools.patch("workers", &PatchParams::default(), &free).await.unwrap();
+    hosted.pools.delete("workers", &DeleteParams::default()).await.unwrap();
+    let site = Site::of(&cluster, &hosted.clusters, "v1beta2");
+    site.claim("x", &json!({"spec": {"poolRef": {"name": "workers"}}})).await;
+    let mut leader = lead(&cluster);
+    leader.until_ready().await;
+    let failed = fail_reads(&server, secret);
+    hosted.pool("workers", &["10.0.0.8/31"]).await;
+    check_that_the_claim_waits(&server, &hosted, &site, &failed).await;
 }
 
 #[tokio::test]

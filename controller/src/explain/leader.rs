@@ -248,8 +248,7 @@ impl Recorded {
         adoption.mismatches.extend(registry.set_aside(self.alone.iter().cloned(), now)?);
         registry.change_reports(&self.reports, &[], now)?;
         adoption.mismatches.extend(audit::rebuild(registry, &self.last, now)?.adoption.mismatches);
-        // The Secrets come last: a leader adopts the record of a Secret when it serves the machine, and it serves
-        // machines only after its start.
+        // The Secrets come last, because a leader reads only the Secrets that no lease names then.
         adoption.mismatches.extend(registry.adopt(self.secrets.iter().cloned(), now)?.mismatches);
         Ok(adoption)
     }

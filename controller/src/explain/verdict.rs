@@ -101,7 +101,7 @@ pub(super) fn verdict(
         return (State::Waiting, message.clone(), Some(time.clone()), Some(what_to_do.to_owned()));
     }
     // When the machine holds its addresses, its template gets the reference to its network data.
-    let has_data = machine.secret().is_some() || instance.is_some_and(|it| it.secret.is_some());
+    let has_data = machine.secret().is_some() || instance.is_some_and(|it| it.secret().is_some());
     if lacks.is_none() && has_data {
         let since = held.iter().map(|lease| lease.since.0).max().map(|since| since.to_string());
         return (State::Allocated, "the machine holds an address of each of its pools".to_owned(), since, None);

@@ -1,6 +1,6 @@
 //! Reads the objects of a machine: its KubevirtMachine, its instance and its Secret.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use glowplug::host::allocator::EXHAUSTED_MESSAGE;
@@ -21,8 +21,8 @@ use crate::cluster::object::Object;
 use crate::kinds::guest::Guest;
 use crate::kinds::pool::HolderKind;
 use crate::kinds::virtual_machine::{
-    CloudInit, MACHINE_NAME_LABEL, MACHINE_NAMESPACE_LABEL, NETWORK_DATA_KEY, VirtualMachine, addresses_in, instances,
-    kubevirt_machines, networks, virtual_machines,
+    CloudInit, MACHINE_NAME_LABEL, MACHINE_NAMESPACE_LABEL, NETWORK_DATA_KEY, NetworkData, VirtualMachine,
+    addresses_in, instances, kubevirt_machines, networks, virtual_machines,
 };
 
 /// Annotation of a Secret. The value is the allocation in the Secret, as JSON.
@@ -65,9 +65,9 @@ pub(crate) struct Instance {
     pub(crate) has_started: bool,
     /// Whether the instance is in a final phase, so that its guest never runs again.
     pub(crate) has_ended: bool,
-    /// Name of the Secret from which the guest reads its network data. `None`: the guest reads no Secret with a name
-    /// that the controller gives.
-    pub(crate) secret: Option<String>,
+    /// The network data that the guest reads. It differs from the network data of the VirtualMachine after a change of
+    /// the template.
+    pub(crate) network_data: NetworkData,
     /// Whether the guest has migrated to another cluster or namespace, where it runs with the same addresses.
     pub(crate) has_left: bool,
 }
@@ -204,8 +204,7 @@ impl KubevirtMachine {
         });
         let refused = is_refused.then(|| {
             let labels = take(&mut template, "/metadata/labels");
-            let mut labels: std::collections::BTreeMap<String, String> =
-                serde_json::from_value(labels).unwrap_or_default();
+            let mut labels: BTreeMap<String, String> = serde_json::from_value(labels).unwrap_or_default();
             labels.insert(MACHINE_NAME_LABEL.to_owned(), name.clone());
             labels.insert(MACHINE_NAMESPACE_LABEL.to_owned(), namespace.clone());
             let metadata = ObjectMeta {
@@ -246,16 +245,24 @@ impl Instance {
         let metadata = ObjectMeta { managed_fields: None, ..object.metadata };
         let owners = metadata.owner_references.iter().flatten();
         let owner = owners.into_iter().find(|owner| owner.kind == "VirtualMachine").map(|owner| owner.uid.clone());
-        let volume = CloudInit::of(&object.data["spec"]);
-        let name = metadata.name.as_deref().unwrap_or_default();
-        let secret = volume.and_then(|volume| volume.network_data.secret_of(name).map(str::to_owned));
+        let network_data = match CloudInit::of(&object.data["spec"]).map(|volume| volume.network_data) {
+            // A user can write a name of any length. A Secret with an invalid name cannot exist, so no guest reads it.
+            Some(NetworkData::Secret(name)) if !is_object_name(&name) => NetworkData::None,
+            network_data => network_data.unwrap_or(NetworkData::None),
+        };
         let networks = networks(&object.data["spec"], metadata.namespace.as_deref().unwrap_or_default());
-        Self { metadata, owner, networks, guest, has_started, has_ended, secret, has_left }
+        Self { metadata, owner, networks, guest, has_started, has_ended, network_data, has_left }
+    }
+
+    /// Name of the Secret from which the guest reads its network data. `None`: the guest reads no Secret with a name
+    /// that the controller gives.
+    pub(crate) fn secret(&self) -> Option<&str> {
+        self.network_data.secret_of(self.metadata.name.as_deref().unwrap_or_default())
     }
 
     /// Whether the guest runs without network data of the controller: it has a network of its own.
     pub(crate) fn runs_without_data(&self) -> bool {
-        self.has_started && !self.has_ended && self.secret.is_none()
+        self.has_started && !self.has_ended && self.secret().is_none()
     }
 
     /// Whether the guest has read the current document of this Secret, and not an earlier document. The guest must have
@@ -265,7 +272,7 @@ impl Instance {
         let is_older = |updated: Timestamp| {
             created(&self.metadata).is_some_and(|created| created.as_second() < updated.as_second())
         };
-        self.secret.as_deref() == Some(secret.name()) && !secret.updated.is_some_and(is_older)
+        self.secret() == Some(secret.name()) && !secret.updated.is_some_and(is_older)
     }
 
     /// Adds the records of the instance to `objects`, as [`read_records`] does, but not the addresses that the guest
@@ -375,8 +382,7 @@ impl NetworkSecret {
     /// Determines whether this program has written a Secret, and reads its addresses.
     pub(crate) fn read(secret: Option<Secret>) -> Self {
         let Some(Secret { metadata, data, immutable, .. }) = secret else { return Self::Absent };
-        let document = data.and_then(|mut data| data.remove(NETWORK_DATA_KEY)).map(|ByteString(bytes)| bytes);
-        let document = document.unwrap_or_default();
+        let document = document_of(data);
         let addresses = addresses_in(&document);
         match OwnSecret::read(&metadata, document, &addresses) {
             Ok(own) => Self::Ours(Box::new(OwnSecret { is_immutable: immutable == Some(true), ..own })),
@@ -387,10 +393,14 @@ impl NetworkSecret {
 
 /// Returns the addresses in the network data of a Secret of another author.
 pub(crate) fn addresses_of(secret: Option<Secret>) -> Vec<IpAddr> {
-    let mut data = secret.and_then(|secret| secret.data).unwrap_or_default();
-    // KubeVirt reads either key.
+    addresses_in(&document_of(secret.and_then(|secret| secret.data)))
+}
+
+/// Returns the network data in a Secret. KubeVirt reads either key. Empty: the Secret has no network data.
+fn document_of(data: Option<BTreeMap<String, ByteString>>) -> Vec<u8> {
+    let mut data = data.unwrap_or_default();
     let document = [NETWORK_DATA_KEY, "networkData"].into_iter().find_map(|key| data.remove(key));
-    document.map(|document| addresses_in(&document.0)).unwrap_or_default()
+    document.map(|ByteString(bytes)| bytes).unwrap_or_default()
 }
 
 // === impl Named ===
@@ -587,10 +597,16 @@ mod tests {
     fn the_addresses_in_the_document_of_a_secret_of_another_author_are_read() {
         let mut secret = written();
         secret.metadata.annotations = None;
+        let mut other_key = secret.clone();
+        let data = other_key.data.take().unwrap().into_values().map(|document| ("networkData".to_owned(), document));
+        other_key.data = Some(data.collect());
         let address: IpAddr = "10.0.0.8".parse().unwrap();
         let problem = format!("no annotation {ALLOCATION_ANNOTATION}");
-        let read = NetworkSecret::read(Some(secret));
-        assert_eq!(read, NetworkSecret::Foreign(problem, vec![address]));
+        for secret in [secret, other_key] {
+            assert_eq!(addresses_of(Some(secret.clone())), [address]);
+            let read = NetworkSecret::read(Some(secret));
+            assert_eq!(read, NetworkSecret::Foreign(problem.clone(), vec![address]));
+        }
     }
 
     #[test]

@@ -375,7 +375,10 @@ pub(crate) fn addresses_in(document: &[u8]) -> Vec<IpAddr> {
         let ipv4 = link.ipv4.addresses.iter().map(|address| IpAddr::V4(address.ip()));
         ipv4.chain(link.ipv6.addresses.iter().map(|address| IpAddr::V6(address.ip())))
     });
-    of_link.collect()
+    let mut addresses: Vec<IpAddr> = of_link.collect();
+    // The addresses stay in memory for each machine and instance with network data of its own.
+    addresses.shrink_to_fit();
+    addresses
 }
 
 // === impl Mark ===

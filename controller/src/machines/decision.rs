@@ -49,7 +49,7 @@ pub(super) fn decide(view: &View) -> Step {
 fn next(view: &View) -> Step {
     // The addresses that a guest uses are recorded first. Then the pass checks whether the holders of addresses are
     // gone.
-    let recorded = view.record_migration().or_else(|| view.adopt_guest());
+    let recorded = view.record_migration().or_else(|| view.adopt_guest()).or_else(|| view.reserve_data_of_user());
     if let Some(step) = recorded.or_else(|| view.look_for_the_gone()).or_else(|| view.end_claims()) {
         return step;
     }
@@ -67,12 +67,18 @@ impl View {
     /// again after each step, and the registry again after each step that may change its state.
     pub(super) fn note(&mut self, step: Step, response: Response) {
         let once = step.once();
+        match &step {
+            Step::Adopt(_, secret) => drop(self.adopted.insert(secret.clone())),
+            Step::RecordSecrets(_, secrets) => self.named.extend(secrets.iter().cloned()),
+            Step::Reserve(all) => self.reserved.extend(all.iter().map(|it| it.source.clone())),
+            _ => {}
+        }
         match (step, response) {
             // The API server has not stored the patch, so the step is not done. The next decision makes a patch for the
             // version that is stored now.
             (_, Response::NotStored) => return,
             (_, Response::Secret(name, secret)) => drop(self.secrets.insert(name, secret)),
-            (_, Response::OtherAddresses(addresses)) => self.other_addresses = Some(addresses),
+            (_, Response::OtherAddresses(name, addresses)) => drop(self.other_addresses.insert(name, addresses)),
             (Step::ReadAddress(name) | Step::PatchAddress(name, _), Response::Address(address)) => {
                 self.addresses.insert(name, *address);
             }

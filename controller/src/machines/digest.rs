@@ -53,7 +53,7 @@ impl View {
     /// current document, the guest has read this document, unless a leader stopped before it wrote the digest of a
     /// later document.
     pub(super) fn updated(&self, name: &str) -> Updated {
-        let reads = |instance: &&Instance| instance.has_started && instance.secret.as_deref() == Some(name);
+        let reads = |instance: &&Instance| instance.has_started && instance.secret() == Some(name);
         match self.digested().map(|secret| secret.updated) {
             Some(updated) => updated.map_or(Updated::Never, Updated::At),
             None if self.instance.as_ref().filter(reads).is_some() => Updated::Now,

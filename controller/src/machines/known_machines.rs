@@ -427,6 +427,14 @@ impl KnownMachines {
         self.selected.get(key).cloned().unwrap_or_else(|| Ok(Vec::new()))
     }
 
+    /// Returns the networks of a VirtualMachine and of its instance on which there is a pool of `selection`, but no pool
+    /// of `selected`.
+    pub(super) fn other_networks(&self, key: &Key, selection: &Selection, selected: &[Selected]) -> BTreeSet<String> {
+        let of_vm = self.vm(key).into_iter().flat_map(|vm| &vm.networks).map(|attachment| &attachment.network);
+        let of_guest = self.instance(key).into_iter().flat_map(|instance| instance.networks.iter());
+        selection.other_networks(of_vm.chain(of_guest), selected)
+    }
+
     /// Returns the state of a name that the controller keeps only in memory.
     pub(super) fn memory(&self, key: &Key) -> Memory {
         self.memory.get(key).cloned().unwrap_or_default()

@@ -133,8 +133,7 @@ impl Work<'_> {
             view.selected = index.selected(key);
             view.pools = settings(&index, &view.selected);
             let selected = view.selected.as_deref().unwrap_or_default();
-            let others = index.vm(key).map(|vm| index.selection().other_networks(vm, selected));
-            view.other_networks = others.unwrap_or_default();
+            view.other_networks = index.other_networks(key, index.selection(), selected);
         }
         self.look_again(&mut view);
         self.read_registry(&mut view).await?;
@@ -176,7 +175,7 @@ impl Work<'_> {
         view.lacking = view.lacking_in(&seen);
     }
 
-    async fn read_registry(&self, view: &mut View) -> Result<(), Error> {
+    pub(super) async fn read_registry(&self, view: &mut View) -> Result<(), Error> {
         let (key, earlier) = (view.key.clone(), self.index().earlier_of(&view.key));
         let (records, may_be_copies) = (view.records.clone(), view.may_have_copies());
         let doubted: BTreeSet<IpAddr> = view.doubts.iter().flat_map(|doubt| doubt.addresses.iter().copied()).collect();

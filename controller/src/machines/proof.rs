@@ -145,7 +145,7 @@ impl Proof {
     /// Whether an instance may use an address of the holder.
     fn is_guest(&self, instance: &Instance) -> bool {
         let reports = instance.guest.reports(&self.addresses);
-        let runs = match &instance.secret {
+        let runs = match instance.secret() {
             // The pod of an instance waits for a Secret that does not exist.
             Some(secret) => self.may_read(secret) && (instance.has_started || !self.is_absent(secret)),
             // The guest may still use an address that it got at an earlier start.

@@ -5,7 +5,6 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use glowplug::host::claim::{Machine, Record, is_object_name};
-use ipnetwork::IpNetwork;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
@@ -54,7 +53,7 @@ impl Work<'_> {
                     // A Secret with an invalid name cannot exist, and an invalid name must not become a part of a path.
                     false => None,
                 };
-                return Ok(Response::OtherAddresses(addresses_of(secret)));
+                return Ok(Response::OtherAddresses(name, addresses_of(secret)));
             }
             Step::RequestReference(patch, notice) => {
                 if !self.patch_vm(view, &Patch::Merge(patch)).await? {
@@ -249,7 +248,7 @@ impl Work<'_> {
     async fn is_read(&self, vm: &Key, secrets: &BTreeSet<String>) -> Result<bool, Error> {
         self.read(MachineKind::Instance, vm).await?;
         let index = self.index();
-        let read = index.instance(vm).and_then(|instance| instance.secret.as_ref());
+        let read = index.instance(vm).and_then(|instance| instance.secret());
         Ok(read.is_some_and(|secret| secrets.contains(secret)))
     }
 
@@ -392,19 +391,26 @@ impl Work<'_> {
         Ok(Response::Address(Box::new(address.map(provider_address))))
     }
 
-    /// Makes the registry adopt the addresses in a Secret.
-    async fn adopt(&self, records: Vec<Record>, secret: String) -> Result<Response, Error> {
-        let mut unreadable = None;
-        for record in &records {
-            for address in record.addresses.iter().map(IpNetwork::ip) {
-                let (network, uid) = (record.network.as_deref().unwrap_or_default(), &record.claimant.machine.uid);
-                match adoption::stored_lease(&self.machines.client, address, network, uid).await? {
-                    Stored::NotHeld => {}
-                    Stored::Held => return Err(Error::Behind),
-                    Stored::Unreadable(problem) => unreadable = Some(Problem::Mismatch(problem, vec![address])),
+    /// Makes the registry adopt the addresses in a Secret. [`Error::Behind`]: the API server has leases of the machine
+    /// that the registry does not have yet, and the other addresses are adopted.
+    async fn adopt(&self, mut records: Vec<Record>, secret: String) -> Result<Response, Error> {
+        let (mut unreadable, mut is_behind) = (None, false);
+        for record in &mut records {
+            let (network, uid) = (record.network.as_deref().unwrap_or_default(), &record.claimant.machine.uid);
+            let mut unheld = Vec::new();
+            for address in &record.addresses {
+                match adoption::stored_lease(&self.machines.client, address.ip(), network, uid).await? {
+                    Stored::NotHeld => unheld.push(*address),
+                    Stored::Held => is_behind = true,
+                    Stored::Unreadable(problem) => {
+                        unheld.push(*address);
+                        unreadable = Some(Problem::Mismatch(problem, vec![address.ip()]));
+                    }
                 }
             }
+            record.addresses = unheld;
         }
+        records.retain(|record| !record.addresses.is_empty());
         let adoption = self.machines.registry.adopt(records.clone()).await?;
         // A crash before this write does no harm: a lease without names of Secrets counts as a lease whose Secrets are
         // not known.
@@ -416,6 +422,9 @@ impl Work<'_> {
         // be repeated.
         if adoption.adopted > 0 {
             self.log_adoption(&records, &adoption);
+        }
+        if is_behind {
+            return Err(Error::Behind);
         }
         Ok(unreadable.or_else(|| Problem::of_adoption(&adoption)).map_or(Response::Done, Response::Refused))
     }

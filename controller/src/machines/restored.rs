@@ -68,7 +68,7 @@ impl View {
     /// gone.
     fn is_of_the_gone(&self, own: &OwnSecret, claimed: &Claimed) -> bool {
         let is_there = own.machine != claimed.machine && self.ledger.known.contains(&own.machine);
-        let is_read = self.instance.as_ref().is_some_and(|it| it.secret.as_deref() == Some(own.name()));
+        let is_read = self.instance.as_ref().is_some_and(|it| it.secret() == Some(own.name()));
         !is_there && !is_read
     }
 

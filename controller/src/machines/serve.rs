@@ -62,9 +62,7 @@ impl View {
         let Some(name) = vm.secret() else {
             return match is_selected {
                 true => self.provide(vm, None),
-                false => {
-                    self.reserve_data_of_user().or_else(|| self.end_data_of_user(vm)).unwrap_or_else(|| self.leave(vm))
-                }
+                false => self.end_data_of_user(vm).unwrap_or_else(|| self.leave(vm)),
             };
         };
         // If no pool selects a machine, the controller handles it only in two cases: the registry knows a machine of
@@ -77,8 +75,8 @@ impl View {
                 Some(NetworkSecret::Ours(_)) => {}
                 // The pool of the machine was deleted before the machine was served.
                 Some(NetworkSecret::Absent) => return self.refuse(without_secret(name)),
-                Some(NetworkSecret::Foreign(..)) => {
-                    return self.reserve_data_of_user().unwrap_or_else(|| self.hold_back(Step::Wait));
+                Some(NetworkSecret::Foreign(_, addresses)) => {
+                    return self.reserve_foreign(name, addresses).unwrap_or_else(|| self.hold_back(Step::Wait));
                 }
             }
         }
@@ -98,10 +96,9 @@ impl View {
             None => Step::ReadSecret(name.to_owned()),
             // A user has copied the reference of another machine, or has changed the Secret.
             Some(NetworkSecret::Foreign(_, addresses)) if is_selected && is_issued(name) => {
-                let source = format!("Secret {}/{name}", self.key.namespace);
-                self.reserve(vm, &source, addresses).unwrap_or_else(|| self.request_reference(vm))
+                self.reserve_foreign(name, addresses).unwrap_or_else(|| self.request_reference(vm))
             }
-            Some(NetworkSecret::Foreign(problem, addresses)) => self.refuse_foreign(vm, name, problem, addresses),
+            Some(NetworkSecret::Foreign(problem, addresses)) => self.refuse_foreign(name, problem, addresses),
             Some(NetworkSecret::Ours(own)) if self.is_on_other_network(vm, own) => match is_selected {
                 true => self.request_reference(vm),
                 false => self.remove_reference(vm, name),
@@ -116,20 +113,21 @@ impl View {
         }
     }
 
-    /// Returns the next step that adopts the addresses in the Secret of a guest, or adds the name of this Secret to the
-    /// leases. `None`: a lease names the Secret, the guest reads no Secret of this controller, or another controller
-    /// serves the machine.
+    /// Returns the next step that adopts the addresses in the Secret of a guest, reserves them if a user has written
+    /// them, or adds the name of this Secret to the leases. `None`: a lease names the Secret, the guest reads no Secret
+    /// with a name of this controller, or another controller serves the machine.
     pub(super) fn adopt_guest(&self) -> Option<Step> {
-        let name = self.instance.as_ref()?.secret.as_ref()?;
+        let name = self.instance.as_ref()?.secret()?;
         if self.ledger.is_of_another || self.ledger.held.iter().any(|held| held.secrets.contains(name)) {
             return None;
         }
         match self.secrets.get(name) {
-            None => Some(Step::ReadSecret(name.clone())),
+            None => Some(Step::ReadSecret(name.to_owned())),
             Some(NetworkSecret::Ours(own)) => {
                 self.adopt(own).filter(|step| matches!(step, Step::Adopt(..))).or_else(|| self.record_secret(own))
             }
-            Some(NetworkSecret::Absent | NetworkSecret::Foreign(..)) => None,
+            Some(NetworkSecret::Foreign(_, addresses)) => self.reserve_foreign(name, addresses),
+            Some(NetworkSecret::Absent) => None,
         }
     }
 
@@ -137,7 +135,7 @@ impl View {
     /// KubeVirt and the user's tools own the volumes and interfaces of a VirtualMachine. The leader adds the reference
     /// only if no webhook answers.
     fn request_reference(&self, vm: &VirtualMachine) -> Step {
-        let early = self.instance.as_ref().filter(|instance| instance.secret.is_none());
+        let early = self.instance.as_ref().filter(|instance| instance.secret().is_none());
         let notice = early.map(|_| Notice::of_early_guest());
         if !self.has_done(Once::RequestReference) {
             let version = vm.metadata.resource_version.as_deref().unwrap_or_default();
@@ -271,7 +269,7 @@ impl View {
         let Some(cloud_init) = &vm.cloud_init else {
             return self.refuse(reference::without_volume(selected));
         };
-        if let Some(step) = self.stand_aside(vm, &cloud_init.network_data, selected) {
+        if let Some(step) = self.stand_aside(&cloud_init.network_data, selected) {
             return step;
         }
         // The document needs the MAC addresses of the machine. A guest that migrates from another cluster has an
@@ -411,10 +409,8 @@ impl View {
         let left: Vec<&Held> = self.ledger.held.iter().filter(is_left).collect();
         let secrets: BTreeSet<String> = left.iter().flat_map(|held| held.secrets.iter().cloned()).collect();
         let addresses = left.iter().map(|held| (held.network.clone(), held.address)).collect();
-        let reads_other = self
-            .instance
-            .as_ref()
-            .is_some_and(|instance| instance.secret.as_deref() != Some(name) || instance.has_started);
+        let reads_other =
+            self.instance.as_ref().is_some_and(|instance| instance.secret() != Some(name) || instance.has_started);
         let is_unknown = left.is_empty() || left.iter().any(|held| held.secrets.is_empty());
         if is_unknown || secrets.contains(name) || reads_other || self.has_done(Once::Release) {
             return None;
@@ -513,7 +509,7 @@ impl View {
         });
         let holder = &claimant.machine;
         let warnings = document.warnings().iter().map(ToString::to_string).collect();
-        let is_early = |instance: &&Instance| instance.has_started && instance.secret.is_none();
+        let is_early = |instance: &&Instance| instance.has_started && instance.secret().is_none();
         let started = self.instance.as_ref().filter(is_early);
         let notice = started.map(|_| Notice::of_early_guest());
         let secret = secret(vm, name, holder, interfaces.collect(), document.text());

@@ -72,7 +72,7 @@ impl View {
     /// addresses. `None`: the guest has not migrated, or the leases have the migration already.
     pub(super) fn record_migration(&self) -> Option<Step> {
         let instance = self.instance.as_ref().filter(|instance| instance.has_left)?;
-        let secret = instance.secret.as_ref().filter(|_| !self.has_done(Once::RecordMigration))?;
+        let secret = instance.secret().filter(|_| !self.has_done(Once::RecordMigration))?;
         let is_of_guest = |held: &&Held| held.secrets.contains(secret) && !held.has_left;
         let machine = self.ledger.held.iter().find(is_of_guest).map(|held| held.claimant.machine.clone())?;
         let held = self.ledger.held.iter().filter(|held| held.claimant.machine == machine && !held.has_left);
@@ -84,7 +84,7 @@ impl View {
     /// guest, because its namespace already keeps too many addresses for such guests.
     pub(super) fn pools_that_hold_no_more(&self) -> BTreeSet<String> {
         let instance = self.instance.as_ref().filter(|instance| instance.has_left);
-        let secret = instance.and_then(|instance| instance.secret.as_ref());
+        let secret = instance.and_then(|instance| instance.secret());
         let is_beyond = |held: &&Held| !held.has_left && secret.is_some_and(|secret| held.secrets.contains(secret));
         self.ledger.held.iter().filter(is_beyond).map(|held| held.pool.clone()).collect()
     }
@@ -97,7 +97,7 @@ impl View {
             is_missing |= !held.secrets.contains(own.name());
             secrets.extend(held.secrets.iter().cloned());
         }
-        (is_missing && !self.has_done(Once::RecordSecrets))
+        (is_missing && !self.named.contains(own.name()))
             .then(|| Step::RecordSecrets(Box::new(own.machine.clone()), secrets))
     }
 
@@ -145,7 +145,7 @@ impl View {
         let held = self.ledger.held.iter().filter(|held| held.claimant.machine == *holder);
         let all: BTreeSet<String> = held.flat_map(|held| held.secrets.iter().cloned()).collect();
         let instance = self.instance.as_ref();
-        let read = instance.and_then(|instance| instance.secret.as_deref());
+        let read = instance.and_then(|instance| instance.secret());
         let is_needed = |name: &String| *name == current || read == Some(name);
         let (kept, earlier): (BTreeSet<_>, BTreeSet<_>) = all.into_iter().partition(is_needed);
         let stays = read.is_some() && instance.is_some_and(|instance| !is_deleted(&instance.metadata));
@@ -285,8 +285,8 @@ impl View {
             // written: the reference to it was replaced earlier.
             let is_own = |held: &&Held| held.claimant.machine == own.machine;
             let mut own = self.ledger.held.iter().filter(is_own);
-            let mut exists = |read: &String| read == name || own.any(|held| held.secrets.contains(read));
-            let waits_for = instance.secret.as_ref().filter(|read| !exists(read))?;
+            let mut exists = |read: &str| read == name || own.any(|held| held.secrets.contains(read));
+            let waits_for = instance.secret().filter(|read| !exists(read))?;
             return Some(format!(
                 "The guest waits for Secret {waits_for:?}, and its machine has Secret {name:?}: restart the machine"
             ));
@@ -316,9 +316,9 @@ impl View {
         let records: Vec<Record> = records.collect();
         match &self.problem {
             _ if records.is_empty() => None,
+            _ if !self.adopted.contains(own.name()) => Some(Step::Adopt(records, own.name().to_owned())),
             Some(Problem::Mismatch(message, _)) => Some(self.report("IPAddressConflict", message.clone())),
-            _ if self.has_done(Once::Adopt) => Some(Step::Wait),
-            _ => Some(Step::Adopt(records, own.name().to_owned())),
+            _ => Some(Step::Wait),
         }
     }
 
@@ -420,7 +420,7 @@ impl View {
     /// - `secret`: the name of the Secret with this network data
     pub(super) fn end_records(&self, named: &BTreeSet<IpAddr>, secret: Option<&str>) -> Option<Step> {
         let mut guest = self.instance.iter().filter(|instance| !instance.has_ended);
-        if guest.any(|instance| secret.is_none() || instance.secret.as_deref() != secret) {
+        if guest.any(|instance| secret.is_none() || instance.secret() != secret) {
             return None;
         }
         let of_machine = self.ledger.unrecorded.iter().map(|(machine, addresses)| {
@@ -440,24 +440,22 @@ impl View {
 
     /// Returns the step that reserves the addresses in a Secret of another author, so that no machine gets them. If
     /// they are reserved, returns the step that reports the Secret. The Secret is not changed.
-    pub(super) fn refuse_foreign(&self, vm: &VirtualMachine, name: &str, problem: &str, addresses: &[IpAddr]) -> Step {
-        let source = format!("Secret {}/{name}", self.key.namespace);
-        if let Some(step) = self.reserve(vm, &source, addresses) {
+    pub(super) fn refuse_foreign(&self, name: &str, problem: &str, addresses: &[IpAddr]) -> Step {
+        if let Some(step) = self.reserve_foreign(name, addresses) {
             return step;
         }
         let note = format!("Secret {name:?} is not of this controller ({problem}), expected no Secret of this name");
         self.hold_back(self.report("IPAddressConflict", note))
     }
 
-    /// Returns the step for a machine with network data of another author. The machine gets no address, and the
-    /// addresses that its guest may use are reserved. `None`: the machine has no such network data.
-    pub(super) fn stand_aside(&self, vm: &VirtualMachine, data: &NetworkData, selected: &[Selected]) -> Option<Step> {
-        let (source, addresses) = match self.data_of_user(vm, data)? {
+    /// Returns the step for a machine with network data of another author. The machine gets no address. `None`: the
+    /// machine has no such network data.
+    pub(super) fn stand_aside(&self, data: &NetworkData, selected: &[Selected]) -> Option<Step> {
+        let (source, addresses) = match self.data_of_user(data, "VirtualMachine")? {
             Ok(data) => data,
             Err(step) => return Some(step),
         };
-        let ended = || self.end_records(&addresses.iter().copied().collect(), None);
-        if let Some(step) = self.reserve(vm, &source, addresses).or_else(ended) {
+        if let Some(step) = self.end_records(&addresses.iter().copied().collect(), None) {
             return Some(step);
         }
         let pools: Vec<String> = selected.iter().flat_map(Selected::pools).map(PoolId::to_string).collect();
@@ -468,46 +466,22 @@ impl View {
         Some(self.hold_back(self.report(KEPT, note)))
     }
 
-    /// Returns the source and the addresses of the network data of another author. `Err`: this step must be done before
-    /// the data is known. `None`: the machine has no such data.
-    fn data_of_user<'v>(
+    /// Returns the source and the addresses of the network data of another author. `kind` is the kind of the object
+    /// with the data. `Err`: this step must be done before the data is known. `None`: there is no such data.
+    pub(super) fn data_of_user<'v>(
         &'v self,
-        vm: &VirtualMachine,
         data: &'v NetworkData,
+        kind: &str,
     ) -> Option<Result<(String, &'v [IpAddr]), Step>> {
-        Some(match (data, &self.other_addresses) {
-            (NetworkData::None, _) => return None,
-            (NetworkData::Secret(_), _) if vm.secret().is_some() => return None,
-            (NetworkData::Secret(name), None) => Err(Step::ReadOtherSecret(name.clone())),
-            (NetworkData::Secret(name), Some(addresses)) => {
-                Ok((format!("Secret {}/{name}", self.key.namespace), addresses))
-            }
-            (NetworkData::Inline(addresses), _) => Ok((format!("VirtualMachine {}", self.key), addresses)),
+        Some(match data {
+            NetworkData::None => return None,
+            NetworkData::Secret(_) if data.secret_of(&self.key.name).is_some() => return None,
+            NetworkData::Secret(name) => match self.other_addresses.get(name) {
+                None => Err(Step::ReadOtherSecret(name.clone())),
+                Some(addresses) => Ok((format!("Secret {}/{name}", self.key.namespace), addresses)),
+            },
+            NetworkData::Inline(addresses) => Ok((format!("{kind} {}", self.key), addresses)),
         })
-    }
-
-    /// Returns the next step that reserves the addresses in the network data of another author, before another machine
-    /// can get one of them. The machine may be on the network of a pool that does not select it. `None`: nothing is
-    /// left to reserve.
-    pub(super) fn reserve_data_of_user(&self) -> Option<Step> {
-        let vm = self.vm.as_ref()?;
-        if self.selected.as_ref().is_ok_and(Vec::is_empty) && self.other_networks.is_empty() {
-            return None;
-        }
-        let (source, addresses) = match vm.secret() {
-            None => match self.data_of_user(vm, &vm.cloud_init.as_ref()?.network_data)? {
-                Ok(data) => data,
-                Err(step) => return Some(step),
-            },
-            Some(name) => match self.secrets.get(name) {
-                None => return Some(Step::ReadSecret(name.to_owned())),
-                Some(NetworkSecret::Foreign(_, addresses)) => {
-                    (format!("Secret {}/{name}", self.key.namespace), &addresses[..])
-                }
-                Some(NetworkSecret::Absent | NetworkSecret::Ours(_)) => return None,
-            },
-        };
-        self.reserve(vm, &source, addresses)
     }
 
     /// Returns the step that ends the records of addresses from earlier network data of another author. The caller has
@@ -516,19 +490,28 @@ impl View {
         if self.ledger.unrecorded.is_empty() {
             return None;
         }
-        let data = vm.cloud_init.as_ref().and_then(|volume| self.data_of_user(vm, &volume.network_data));
+        let data = vm.cloud_init.as_ref().and_then(|it| self.data_of_user(&it.network_data, "VirtualMachine"));
         match data.transpose() {
             Ok(data) => self.end_records(&data.into_iter().flat_map(|(_, all)| all).copied().collect(), None),
             Err(step) => Some(step),
         }
     }
 
+    /// Returns the step that reserves the addresses in a Secret that has a name of the controller and another author,
+    /// see [`View::reserve`].
+    pub(super) fn reserve_foreign(&self, name: &str, addresses: &[IpAddr]) -> Option<Step> {
+        self.reserve(&format!("Secret {}/{name}", self.key.namespace), addresses)
+    }
+
     /// Returns the step that reserves the addresses that a machine reads from `source`, so that no machine gets them.
     /// `None`: the machine holds all these addresses, or this pass has reserved them.
-    pub(super) fn reserve(&self, vm: &VirtualMachine, source: &str, addresses: &[IpAddr]) -> Option<Step> {
+    pub(super) fn reserve(&self, source: &str, addresses: &[IpAddr]) -> Option<Step> {
         let interface = self.selected.as_ref().ok().and_then(|selected| selected.first()).map(|it| it.interface);
         let interface = interface.or_else(|| Pool::DEFAULT_INTERFACE.parse().ok())?;
-        let claimant = Claimant { machine: self.key.holder(HolderKind::VirtualMachine, uid(&vm.metadata)), interface };
+        // Without a VirtualMachine, the reservation ends with the instance.
+        let instance = || self.instance.as_ref().map(|instance| &instance.metadata);
+        let uid = uid(self.vm.as_ref().map(|vm| &vm.metadata).or_else(instance)?);
+        let claimant = Claimant { machine: self.key.holder(HolderKind::VirtualMachine, uid), interface };
         // The address counts as held only if a machine of this namespace and name has a lease of it on this network.
         let is_held = |address: IpAddr, network: &Option<String>| {
             self.ledger.held.iter().any(|held| {
@@ -555,7 +538,7 @@ impl View {
             unheld.map(reservation).collect::<Vec<_>>()
         };
         let named: Vec<_> = networks.iter().flat_map(of_network).collect();
-        (!named.is_empty() && !self.has_done(Once::Reserve)).then_some(Step::Reserve(named))
+        (!named.is_empty() && !self.reserved.contains(source)).then_some(Step::Reserve(named))
     }
 }
 

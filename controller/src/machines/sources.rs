@@ -130,7 +130,7 @@ impl View {
         let ips: Vec<IpAddr> = offer.addresses.iter().map(IpNetwork::ip).collect();
         let waits_for = self.vm.as_ref().and_then(VirtualMachine::secret);
         let may_have_read = |instance: &Instance| {
-            instance.has_started || (instance.secret.is_some() && instance.secret.as_deref() != waits_for)
+            instance.has_started || (instance.secret().is_some() && instance.secret() != waits_for)
         };
         let (current, earlier): (BTreeSet<String>, BTreeSet<String>) =
             other.secrets.iter().cloned().partition(|name| Some(name.as_str()) == waits_for);

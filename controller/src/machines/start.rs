@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use glowplug::host::allocator::Problem;
-use glowplug::host::claim::{Claimant, Machine};
+use glowplug::host::claim::{Claimant, Lease, Machine};
 use glowplug::host::may_record::Ignored;
 use glowplug::host::records::{Inventory, Objects};
 use tokio::task::yield_now;
@@ -15,12 +15,12 @@ use tracing::field::display;
 
 use crate::cluster::key::Key;
 use crate::kinds::pool::HolderKind;
-use crate::kinds::virtual_machine::{NetworkData, VirtualMachine};
 use crate::ledger::types::Stopped;
+use crate::machines::early::{has_data_of_user, unread_secrets};
 use crate::machines::known_machines::KnownMachines;
 use crate::machines::proof::kind_of;
-use crate::machines::step::Notice;
-use crate::machines::view::Chosen;
+use crate::machines::step::{Notice, Step};
+use crate::machines::view::{Chosen, Response, View};
 use crate::machines::work::{Work, reference};
 use crate::passes::{Error, PASSES};
 use crate::pools::selection::Selection;
@@ -39,6 +39,16 @@ const FIRST_CHECK: Duration = Duration::from_secs(60);
 
 /// Number of machines whose records are read before other tasks get a turn.
 const RECORDS: usize = 256;
+
+/// A machine whose network data the leader must know before new addresses are open.
+#[derive(Clone)]
+struct Early {
+    key: Key,
+    /// The pools that select the machine, with the pools of the growth.
+    chosen: Chosen,
+    /// Value of [`View::other_networks`], with the pools of the growth.
+    networks: BTreeSet<String>,
+}
 
 // === impl Work ===
 
@@ -92,74 +102,102 @@ impl Work<'_> {
         self.publish_about(reference(kind_of(claimant.machine.kind), &claimant.machine), &notice);
     }
 
-    /// Returns the names of machines that may have a Secret without a lease, or that need an address. Older machines
-    /// come first.
+    /// Returns the names of machines that need an address. Older machines come first.
     pub(super) fn outstanding(&self, holders: &BTreeSet<Machine>) -> Vec<Key> {
         let mut names = self.index().by_age();
         names.retain(|key| {
             let index = self.index();
             let is_selected = !matches!(index.selected(key), Ok(selected) if selected.is_empty());
-            let refers_to = index.vm(key).and_then(VirtualMachine::secret);
-            // If the guest reads another Secret than the template names, its VirtualMachine is gone or has changed.
-            let reads = index.instance(key).and_then(|instance| instance.secret.as_deref());
-            let reads_other = reads.is_some_and(|secret| refers_to != Some(secret));
-            reads_other || (is_selected || refers_to.is_some()) && !is_held(&index, holders, key)
+            is_selected && !is_held(&index, holders, key)
         });
         names
     }
 
-    /// Reserves the addresses in the network data of users, for each machine on the network of a pool. The leader does
-    /// this before the registry opens the addresses: waiting machines get addresses as soon as they are open, and the
-    /// passes of machines begin only later.
-    pub(super) async fn reserve_data_of_users(&self, selection: &Selection) -> Result<(), Error> {
-        let holders = self.machines.registry.holders().await?;
-        let holding: BTreeSet<&str> = holders.iter().map(Machine::served_in).collect();
-        let names = {
-            let index = self.index();
-            let of_vm = |key: Key| {
-                let vm = index.vm(&key)?;
-                let chosen = selection.of(vm).map_err(|problem| problem.to_string());
-                let mut networks = selection.other_networks(vm, chosen.as_deref().unwrap_or_default());
-                // If a namespace holds no address, and its records do not count on the network, its network data
-                // reserves nothing there. The machines of such a namespace must not delay each growth.
-                networks.retain(|network| {
-                    holding.contains(&*key.namespace) || selection.has_records_of(&key.namespace, network)
-                });
-                let is_selected = chosen.as_ref().map_or(true, |selected| !selected.is_empty());
-                let may_have = match vm.secret() {
-                    // A guest that has not started gets another Secret if the controller did not write its Secret.
-                    Some(_) => {
-                        (is_selected || !networks.is_empty())
-                            && index.instance(&key).is_some_and(|instance| instance.has_started)
-                            && !is_held(&index, &holders, &key)
-                    }
-                    None => {
-                        (is_selected || !networks.is_empty())
-                            && vm.cloud_init.as_ref().is_some_and(|volume| volume.network_data != NetworkData::None)
-                    }
-                };
-                may_have.then_some((key, chosen, networks))
-            };
-            index.by_age().into_iter().filter_map(of_vm).collect::<Vec<_>>()
-        };
-        let passes =
-            stream::iter(names).map(|(key, chosen, networks)| self.reserve_data_of_user(key, chosen, networks));
-        passes.buffer_unordered(PASSES).try_collect().await
+    /// Adopts or reserves the addresses in the network data of machines that leases and records may not have, see
+    /// [`super::early`]. `selection` has the pools of the growth.
+    pub(super) async fn adopt_network_data(&self, selection: &Selection) -> Result<(), Error> {
+        let (of_controller, of_users) = self.unknown_data(selection).await?;
+        // Secrets of the controller come first: their addresses can become leases, and those of users cannot.
+        self.take_early_steps(of_controller, View::adopt_secrets).await?;
+        self.take_early_steps(of_users, View::reserve_data_of_user).await
     }
 
-    async fn reserve_data_of_user(&self, key: Key, chosen: Chosen, networks: BTreeSet<String>) -> Result<(), Error> {
+    /// Returns the machines with a Secret that the leader must read before new addresses are open, and the machines with
+    /// network data of a user. Older machines come first.
+    async fn unknown_data(&self, selection: &Selection) -> Result<(Vec<Early>, Vec<Early>), Error> {
+        let registry = &self.machines.registry;
+        let holders = registry.holders().await?;
+        let holding: BTreeSet<&str> = holders.iter().map(Machine::served_in).collect();
+        let leased = registry.read(|allocator| {
+            let of_lease = |lease: &Lease| {
+                let key = Key::of_vm(&lease.claimant.machine);
+                lease.secrets.iter().map(|secret| (key.clone(), secret.clone())).collect::<Vec<_>>()
+            };
+            allocator.leases().flat_map(|(_, _, lease)| of_lease(lease)).collect::<BTreeSet<(Key, String)>>()
+        });
+        let leased = leased.await?;
+        let index = self.index();
+        let (mut of_controller, mut of_users) = (Vec::new(), Vec::new());
+        for key in index.by_age() {
+            let (vm, instance) = (index.vm(&key), index.instance(&key));
+            let chosen = vm.map_or(Ok(Vec::new()), |vm| selection.of(vm).map_err(|problem| problem.to_string()));
+            let mut networks = index.other_networks(&key, selection, chosen.as_deref().unwrap_or_default());
+            // If a namespace holds no address, and its records do not count on the network, its network data reserves
+            // nothing there. The machines of such a namespace must not delay each growth.
+            networks.retain(|network| {
+                holding.contains(&*key.namespace) || selection.has_records_of(&key.namespace, network)
+            });
+            if chosen.as_ref().is_ok_and(Vec::is_empty) && networks.is_empty() {
+                continue;
+            }
+            let is_leased = |secret: &str| leased.contains(&(key.clone(), secret.to_owned()));
+            // This leader has found no Secret of a machine that has claimed an address. If the guest has not started, it
+            // waits for this Secret. Thousands of waiting machines must not delay each growth.
+            let waits = || {
+                let has_started = instance.is_some_and(|instance| instance.has_started);
+                !has_started && !index.memory(&key).claimed.is_empty()
+            };
+            let is_unread = !unread_secrets(vm, instance, is_leased).is_empty() && !waits();
+            let is_of_user = has_data_of_user(vm, instance);
+            let early = Early { key, chosen, networks };
+            of_users.extend(is_of_user.then(|| early.clone()));
+            of_controller.extend(is_unread.then_some(early));
+        }
+        Ok((of_controller, of_users))
+    }
+
+    /// Sends the requests of the steps that `next` returns for each machine.
+    async fn take_early_steps(&self, names: Vec<Early>, next: fn(&View) -> Option<Step>) -> Result<(), Error> {
+        let steps = stream::iter(names).map(|early| self.take_early_steps_of(early, next));
+        steps.buffer_unordered(PASSES).try_collect().await
+    }
+
+    async fn take_early_steps_of(&self, early: Early, next: fn(&View) -> Option<Step>) -> Result<(), Error> {
+        let Early { key, chosen, networks } = early;
         let mut view = self.look(&key).await?;
         (view.selected, view.other_networks) = (chosen, networks);
-        while let Some(step) = view.reserve_data_of_user() {
+        while let Some(step) = next(&view) {
             let response = match self.request(&view, step.clone()).await {
                 // One Secret that the API server does not let the controller read must not delay the other machines.
                 Err(Error::Request(error)) if error.refusal().is_some() => {
                     tracing::warn!(machine = %key, %error, "could not read the network data of a machine");
                     return Ok(());
                 }
+                // The guest may have an address that nothing else records, so no new address is open before this read
+                // succeeds.
+                Err(Error::Request(error)) => {
+                    let machine = key.to_string();
+                    return Err(Error::NotReady(format!("the network data of {machine:?} cannot be read: {error}")));
+                }
+                // The API server has a lease of the address for this machine, so it refuses a lease for another machine.
+                Err(Error::Behind) => Response::Done,
                 response => response?,
             };
+            let changes_registry = step.changes_registry();
             view.note(step, response);
+            if changes_registry {
+                self.read_registry(&mut view).await?;
+            }
         }
         Ok(())
     }

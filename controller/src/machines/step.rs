@@ -132,12 +132,10 @@ pub(super) enum Once {
     RequestReference,
     PatchVm,
     UpdateSecret,
-    RecordSecrets,
     DropSecrets,
     MoveLeases,
     Release,
     RecordMigration,
-    Adopt,
     Restore,
     Keep,
     LeaveAlone,
@@ -150,7 +148,6 @@ pub(super) enum Once {
     Retry,
     ReserveRecorded,
     EndRecords,
-    Reserve,
 }
 
 /// Addresses that a source has given to an interface.
@@ -209,12 +206,10 @@ impl Step {
             Self::RequestReference(..) => Some(Once::RequestReference),
             Self::PatchVm(..) => Some(Once::PatchVm),
             Self::UpdateSecret(..) => Some(Once::UpdateSecret),
-            Self::RecordSecrets(..) => Some(Once::RecordSecrets),
             Self::DropSecrets(..) => Some(Once::DropSecrets),
             Self::MoveLeases(..) => Some(Once::MoveLeases),
             Self::Release(_) => Some(Once::Release),
             Self::RecordMigration(..) => Some(Once::RecordMigration),
-            Self::Adopt(..) => Some(Once::Adopt),
             Self::Restore(_) => Some(Once::Restore),
             Self::Keep(..) => Some(Once::Keep),
             Self::LeaveAlone(..) => Some(Once::LeaveAlone),
@@ -226,7 +221,6 @@ impl Step {
             Self::Retry(_) => Some(Once::Retry),
             Self::ReserveRecorded(..) => Some(Once::ReserveRecorded),
             Self::EndRecords(_) => Some(Once::EndRecords),
-            Self::Reserve(_) => Some(Once::Reserve),
             _ => None,
         }
     }

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use crate::cluster::conditions::head;
 use crate::cluster::key::{Key, PoolId};
 use crate::kinds::kubevirt_machine::{Given, Instance, KubevirtMachine, NetworkSecret, OwnSecret, created, is_deleted};
-use crate::kinds::virtual_machine::VirtualMachine;
+use crate::kinds::virtual_machine::{VirtualMachine, addresses_in};
 use crate::machines::kind::Kinds;
 use crate::machines::recorded::Recorded;
 use crate::machines::source::{ProviderAddress, Source, Sources};
@@ -79,8 +79,8 @@ pub(super) struct View {
     // The next members are read only when a pass begins. If `selected` changes, the pass begins again.
     /// The pools that serve the machine, or the reason why the choice is ambiguous.
     pub(super) selected: Chosen,
-    /// Further networks of the machine for which there is a pool that does not serve the machine. If a user wrote the
-    /// network data, its addresses are reserved on these networks, too.
+    /// Further networks of the machine and of its guest for which there is a pool that does not serve the machine. If a
+    /// user wrote the network data, its addresses are reserved on these networks, too.
     pub(super) other_networks: BTreeSet<String>,
     /// Settings of the pools that serve the machine, by name of the pool.
     pub(super) pools: BTreeMap<String, PoolSettings>,
@@ -95,9 +95,8 @@ pub(super) struct View {
     /// Whether the pass has not read the Secret in `secrets`, but made it from the leases and compared its digest, see
     /// [`super::digest`]. Such a pass has made no request so far. Before its first request, the pass reads the Secret.
     pub(super) trusts_digest: bool,
-    /// Addresses in the Secret from which the guest reads its network data, if another author has written this Secret.
-    /// `None`: this pass has not read such a Secret.
-    pub(super) other_addresses: Option<Vec<IpAddr>>,
+    /// Addresses in the Secrets of another author that this pass has read, by the name of the Secret.
+    pub(super) other_addresses: BTreeMap<String, Vec<IpAddr>>,
     /// IPAddresses of other providers that this pass has read, by name. A value of `None`: the object does not exist.
     pub(super) addresses: BTreeMap<String, Option<ProviderAddress>>,
     /// The result of the last successful claim of this pass. `None`: no successful claim in this pass.
@@ -107,6 +106,13 @@ pub(super) struct View {
     pub(super) problem: Option<Problem>,
     /// Holders that this pass has checked, each with the result: whether the holder is gone.
     pub(super) checked: BTreeMap<Machine, Check>,
+    /// Names of the Secrets whose addresses the registry has adopted or refused in this pass.
+    pub(super) adopted: BTreeSet<String>,
+    /// Names of the Secrets that this pass has added to leases. A guest may read another Secret than its
+    /// VirtualMachine names, and the leases need both names.
+    pub(super) named: BTreeSet<String>,
+    /// Sources of network data whose addresses this pass has reserved, see [`View::reserve`].
+    pub(super) reserved: BTreeSet<String>,
     pub(super) done: BTreeSet<Once>,
 }
 
@@ -119,8 +125,8 @@ pub(super) enum Response {
     NotStored,
     /// The Secret that the step has read or written, with its name.
     Secret(String, NetworkSecret),
-    /// Addresses in a Secret of another author.
-    OtherAddresses(Vec<IpAddr>),
+    /// Addresses in the Secret of another author with this name.
+    OtherAddresses(String, Vec<IpAddr>),
     Address(Box<Option<ProviderAddress>>),
     Granted(Vec<Allocation>),
     /// The registry refused the request, or an object of another author prevents it.
@@ -213,11 +219,14 @@ impl View {
             ledger: Recorded::default(),
             secrets: BTreeMap::new(),
             trusts_digest: false,
-            other_addresses: None,
+            other_addresses: BTreeMap::new(),
             addresses: BTreeMap::new(),
             granted: None,
             problem: None,
             checked: BTreeMap::new(),
+            adopted: BTreeSet::new(),
+            named: BTreeSet::new(),
+            reserved: BTreeSet::new(),
             done: BTreeSet::new(),
         }
     }
@@ -228,7 +237,7 @@ impl View {
     pub(super) fn may_have_copies(&self) -> bool {
         let is_left_alone = self.vm.as_ref().is_some_and(VirtualMachine::is_left_alone);
         let guest = self.instance.as_ref().filter(|instance| instance.has_started && !instance.has_ended);
-        !is_left_alone && guest.is_none_or(|instance| instance.secret.is_some())
+        !is_left_alone && guest.is_none_or(|instance| instance.secret().is_some())
     }
 
     /// Whether this pass has done a step.
@@ -305,9 +314,8 @@ impl View {
             own.machine = earlier.clone();
             return NetworkSecret::Ours(own);
         }
-        let addresses = own.interfaces.iter().flat_map(|given| &given.addresses).map(|address| address.ip());
         let problem = format!("it names {}, which is not the machine of {}", own.machine, self.key);
-        NetworkSecret::Foreign(problem, addresses.collect())
+        NetworkSecret::Foreign(problem, addresses_in(&own.document))
     }
 
     /// Returns the step that reports why the machine gets no network data. A waiting machine is first removed from the

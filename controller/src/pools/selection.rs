@@ -118,9 +118,12 @@ impl Selection {
         self.networks.contains(network)
     }
 
-    /// The networks of a machine on which there is a pool, but no pool of `selected`.
-    pub(crate) fn other_networks(&self, machine: &VirtualMachine, selected: &[Selected]) -> BTreeSet<String> {
-        let all = machine.networks.iter().map(|attachment| &attachment.network);
+    /// The networks of `all` on which there is a pool, but no pool of `selected`.
+    pub(crate) fn other_networks<'n>(
+        &self,
+        all: impl Iterator<Item = &'n String>,
+        selected: &[Selected],
+    ) -> BTreeSet<String> {
         let is_other = |network: &&String| selected.iter().all(|selected| selected.network != **network);
         all.filter(|network| self.networks.contains(*network)).filter(is_other).cloned().collect()
     }
@@ -601,7 +604,8 @@ mod tests {
         let machine = machine(&[("x", "infra/vlan10", 0), ("y", "infra/vlan30", 1)]);
         let others = |pools: Vec<Arc<MachinePool>>| {
             let selection = selection(pools);
-            selection.other_networks(&machine, &selection.of(&machine).unwrap()).into_iter().collect::<Vec<_>>()
+            let networks = machine.networks.iter().map(|attachment| &attachment.network);
+            selection.other_networks(networks, &selection.of(&machine).unwrap()).into_iter().collect::<Vec<_>>()
         };
         let unselected = pool("c", &json!({"spec": {"nodePoolRef": null, "machineSelector": null}}));
         assert_eq!(others(vec![unselected.clone()]), ["infra/vlan10"]);

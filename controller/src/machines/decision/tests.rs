@@ -954,8 +954,129 @@ fn addresses_of_a_user_are_reserved_on_the_network_of_a_pool_that_does_not_selec
     let claimant = Claimant { machine: holder("v-1"), interface: "eno101".parse().unwrap() };
     let address = "10.0.0.9".parse().unwrap();
     assert_eq!(decide(&view), Step::Reserve(vec![reservation(claimant, address, "VirtualMachine n/w")]));
-    view.done.insert(Once::Reserve);
+    view.reserved.insert("VirtualMachine n/w".to_owned());
     assert_eq!(decide(&view), Step::Wait);
+}
+
+/// Returns network data of a user for this address, as members of a cloud-init volume.
+fn data_of_user(address: &str) -> Value {
+    let network = json!({"id": "n", "link": "eno101", "type": "ipv4", "ip_address": format!("{address}/16")});
+    let document = json!({"links": [{"id": "eno101", "type": "phy"}], "networks": [network]});
+    json!({"networkData": document.to_string()})
+}
+
+/// Returns the changes after which an object has a cloud-init volume with these members.
+fn with_volume(source: &Value) -> Value {
+    json!({"spec": {"volumes": [{"name": "cloudinitvolume", "cloudInitConfigDrive": source}]}})
+}
+
+/// Notes the responses to the steps that `next` returns, and returns the steps. `secrets` has each Secret that exists.
+fn steps_of(
+    mut view: View,
+    secrets: &BTreeMap<String, NetworkSecret>,
+    next: impl Fn(&View) -> Option<Step>,
+) -> Vec<Step> {
+    let mut steps = Vec::new();
+    while let Some(step) = next(&view) {
+        let response = match &step {
+            Step::ReadSecret(name) => {
+                let secret = secrets.get(name).cloned().unwrap_or(NetworkSecret::Absent);
+                Response::Secret(name.clone(), secret)
+            }
+            Step::ReadOtherSecret(name) => {
+                let Some(NetworkSecret::Foreign(_, addresses)) = secrets.get(name) else { panic!("{name}") };
+                Response::OtherAddresses(name.clone(), addresses.clone())
+            }
+            _ => Response::Done,
+        };
+        view.note(step.clone(), response);
+        steps.push(step);
+    }
+    steps
+}
+
+/// Returns the step that reserves an address of VirtualMachine or instance `uid`.
+fn reserve(uid: &str, address: &str, source: &str) -> Step {
+    let machine = key().holder(HolderKind::VirtualMachine, uid);
+    let claimant = Claimant { machine, interface: "eno101".parse().unwrap() };
+    Step::Reserve(vec![reservation(claimant, address.parse().unwrap(), source)])
+}
+
+#[test]
+fn the_network_data_of_a_user_that_a_guest_reads_is_reserved_although_the_template_has_changed() {
+    let foreign = NetworkSecret::Foreign("no annotation".to_owned(), vec!["10.0.0.10".parse().unwrap()]);
+    let secrets = [("mine".to_owned(), foreign)].into();
+    let inline = |address: &str| with_volume(&data_of_user(address));
+    let mine = with_volume(&json!({"networkDataSecretRef": {"name": "mine"}}));
+    let steps = |template: Option<&Value>, guest: &Value| {
+        let vm = template.map(|template| vm(&json!({"spec": {"template": template}})));
+        let view = View { vm, instance: Some(instance(guest)), machine: None, ..view() };
+        steps_of(view, &secrets, |view| view.reserve_data_of_user())
+    };
+    let (of_vm, of_guest) = ("VirtualMachine n/w", "VirtualMachineInstance n/w");
+    let both = vec![reserve("v-1", "10.0.0.8", of_guest), reserve("v-1", "10.0.0.9", of_vm)];
+    assert_eq!(steps(Some(&inline("10.0.0.9")), &inline("10.0.0.8")), both);
+    assert_eq!(steps(Some(&inline("10.0.0.8")), &inline("10.0.0.8")), [reserve("v-1", "10.0.0.8", of_vm)]);
+    // The VirtualMachine refers to a Secret of the controller, or is gone.
+    assert_eq!(steps(Some(&json!({})), &inline("10.0.0.8")), both[..1]);
+    assert_eq!(steps(None, &inline("10.0.0.8")), [reserve("i-1", "10.0.0.8", of_guest)]);
+    let read = || vec![Step::ReadOtherSecret("mine".to_owned()), reserve("v-1", "10.0.0.10", "Secret n/mine")];
+    assert_eq!(steps(Some(&mine), &mine), read());
+    assert_eq!(steps(Some(&inline("10.0.0.9")), &mine), [read(), both[1..].to_vec()].concat());
+    // Neither a guest that has ended nor a guest with network data of the controller has an address of a user.
+    let mut ended = inline("10.0.0.8");
+    ended["status"] = json!({"phase": "Succeeded"});
+    for guest in [json!({}), ended, with_volume(&json!({"networkDataSecretRef": {"name": "../x"}}))] {
+        assert_eq!(steps(Some(&json!({})), &guest), []);
+    }
+    // Without a guest of the VirtualMachine, a pass reserves the addresses before it checks whether holders are gone.
+    let orphan = View { vm: None, instance: Some(instance(&inline("10.0.0.8"))), ..view() };
+    assert_eq!(decide(&orphan), reserve("i-1", "10.0.0.8", of_guest));
+}
+
+#[test]
+fn before_a_growth_is_open_the_secrets_that_no_lease_names_are_read_and_adopted() {
+    let moved = Given {
+        network: "infra/vlan20".to_owned(),
+        addresses: vec!["10.1.0.8/16".parse().unwrap()],
+        ..own("m-1", "v-1").interfaces.remove(0)
+    };
+    let moved = OwnSecret { interfaces: vec![moved], ..own("m-1", "v-1") };
+    let foreign = |name: &str| {
+        let foreign = NetworkSecret::Foreign("no annotation".to_owned(), vec!["10.0.0.9".parse().unwrap()]);
+        BTreeMap::from([(name.to_owned(), foreign)])
+    };
+    let read = |name: &str| Step::ReadSecret(name.to_owned());
+    let guest = |secret: &str| Some(reading(Some(secret), &running()));
+    let steps = |view: View, secrets: &BTreeMap<String, NetworkSecret>| {
+        let view = View { secrets: BTreeMap::new(), ..view };
+        steps_of(view, secrets, |view| view.adopt_secrets())
+    };
+    let reserved = |name: &str| vec![read(name), reserve("v-1", "10.0.0.9", &format!("Secret n/{name}"))];
+    // A lease names the Secret.
+    assert_eq!(steps(View { instance: guest(NAME), ..served() }, &foreign(NAME)), []);
+    // A user has changed the Secret that the guest reads, and the VirtualMachine refers to the next Secret.
+    let mut changed = View { instance: guest(EARLIER), ..served() };
+    changed.ledger.held[0].secrets = names([EARLIER, NAME]);
+    assert_eq!(steps(changed.clone(), &foreign(EARLIER)), reserved(EARLIER));
+    assert_eq!(steps(changed, &secrets([named(EARLIER)])), [read(EARLIER)]);
+    // The leases are lost. The two Secrets have addresses of different networks.
+    let mut lost = View { instance: guest(EARLIER), ..view() };
+    let [Step::ReadSecret(_), Step::Adopt(first, _), Step::ReadSecret(_), Step::Adopt(second, _)] =
+        &steps(lost.clone(), &secrets([named(EARLIER), moved]))[..]
+    else {
+        panic!("{lost:?}")
+    };
+    let addresses = |records: &[Record]| records.iter().flat_map(|it| it.addresses.clone()).collect::<Vec<_>>();
+    let expected: [IpNetwork; 2] = ["10.0.0.8/16", "10.1.0.8/16"].map(|text| text.parse().unwrap());
+    assert_eq!([addresses(first), addresses(second)], expected.map(|address| vec![address]));
+    assert_eq!(steps(View { vm: None, ..lost.clone() }, &foreign(EARLIER)).len(), 2);
+    lost.ledger.is_of_another = true;
+    assert_eq!(steps(lost, &foreign(EARLIER)), []);
+    // A Secret of another machine, which the template of a copy names, and the Secret of an earlier VirtualMachine.
+    let copy = View { vm: Some(vm(&referring(Some("x-networkdata-bbbbbbbbbbbbbbbb")))), ..view() };
+    assert_eq!(steps(copy, &BTreeMap::new()), []);
+    assert_eq!(steps(view(), &secrets([own("m-0", "v-0")])), [read(NAME)]);
 }
 
 #[test]
@@ -965,7 +1086,7 @@ fn a_reference_that_is_copied_from_another_machine_is_replaced_after_the_address
     let mut view = View { secrets: [(NAME.to_owned(), foreign)].into(), ..view() };
     let claimant = Claimant { machine: holder("v-1"), interface: "eno101".parse().unwrap() };
     assert_eq!(decide(&view), Step::Reserve(vec![reservation(claimant, address, &format!("Secret n/{NAME}"))]));
-    view.done.insert(Once::Reserve);
+    view.reserved.insert(format!("Secret n/{NAME}"));
     assert_eq!(decide(&view), request(None));
     view.instance = Some(reading(None, &running()));
     assert_eq!(decide(&view), request(Some(early_guest())));
@@ -1236,6 +1357,7 @@ fn an_address_that_only_the_secret_has_is_adopted_before_anything_else() {
     let mut view = served();
     view.ledger.held = Vec::new();
     assert_eq!(decide(&view), Step::Adopt(vec![record(NAME)], NAME.to_owned()));
+    view.adopted.insert(NAME.to_owned());
     view.problem = Some(Problem::Mismatch("it is of another".to_owned(), Vec::new()));
     assert_eq!(decide(&view), report("IPAddressConflict", "it is of another"));
 }
@@ -1266,6 +1388,7 @@ fn a_machine_claims_if_the_secret_of_its_guest_is_absent_or_foreign_but_not_afte
     }
     let earlier = named(EARLIER);
     view.secrets.insert(EARLIER.to_owned(), NetworkSecret::Ours(Box::new(earlier)));
+    view.adopted.insert(EARLIER.to_owned());
     view.problem = Some(Problem::Mismatch("it is of another".to_owned(), Vec::new()));
     assert_eq!(decide(&view), report("NetworkDataMissing", "it is of another"));
 }
@@ -1512,7 +1635,7 @@ fn a_secret_of_another_author_is_never_replaced_and_its_addresses_are_reserved()
     view.ledger.held = vec![foreign, Held { network: "infra/other".to_owned(), ..held("m-1", "10.0.0.9") }];
     assert_eq!(decide(&view), reserve, "a holder of another namespace, and one on another network");
     view.ledger.held = Vec::new();
-    view.done.insert(Once::Reserve);
+    view.reserved.insert("Secret n/w-networkdata".to_owned());
     let note = "Secret \"w-networkdata\" is not of this controller (no annotation), expected no Secret of this name";
     assert_eq!(decide(&view), report("IPAddressConflict", note));
 }

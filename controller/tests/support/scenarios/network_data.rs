@@ -1481,6 +1481,73 @@ pub async fn network_data_of_a_user_reserves_its_address_although_no_pool_select
     place.end([row("w", &w, "10.0.0.9"), row("x", &x, "10.0.0.8")]).await;
 }
 
+/// Returns the text of network data that a user wrote, with this address.
+fn document_of_user(address: &str) -> String {
+    let network = json!({"id": "n", "link": "eno101", "type": "ipv4", "ip_address": format!("{address}/16")});
+    json!({"links": [{"id": "eno101", "type": "phy"}], "networks": [network]}).to_string()
+}
+
+pub async fn no_machine_gets_the_address_of_a_guest_with_network_data_of_its_user_after_the_template_has_changed(
+    cluster: &Cluster,
+) {
+    let mut place = Place::start(cluster, &["10.0.0.8/29"]).await;
+    let mut own = manifest(&place, "w", "Always");
+    let set = |manifest: &mut Value, address: &str| {
+        let source = json!({"userData": "#cloud-config", "networkData": document_of_user(address)});
+        manifest["spec"]["template"]["spec"]["volumes"][0]["cloudInitConfigDrive"] = source;
+    };
+    set(&mut own, "10.0.0.8");
+    place.apply(&own).await;
+    place.until_running("w").await;
+    // The guest has no agent, so no guest reports its address.
+    place.kubevirt.report("w", &json!({"interfaces": null})).await;
+    set(&mut own, "10.0.0.9");
+    place.apply(&own).await;
+    place.change_leaders().await;
+    let (_, x) = place.run("x").await;
+    assert_eq!(place.held().await, held([("10.0.0.10", "x")]));
+    // The VirtualMachine is deleted with an orphan.
+    merge(&place.instances, "w", &json!({"metadata": {"ownerReferences": null}})).await;
+    place.vms.delete("w", &DeleteParams::default()).await.unwrap();
+    place.until_gone(&place.vms, "w").await;
+    place.change_leaders().await;
+    let (_, y) = place.run("y").await;
+    assert_eq!(place.held().await, held([("10.0.0.10", "x"), ("10.0.0.9", "y")]));
+    place.kubevirt.end("w").await;
+    poll("no reserved address", async || {
+        (place.pools.get("p").await.unwrap().status?.families.first()?.by_record == "0").then_some(())
+    })
+    .await;
+    let (_, z) = place.run("z").await;
+    place.end([row("x", &x, "10.0.0.10"), row("y", &y, "10.0.0.9"), row("z", &z, "10.0.0.8")]).await;
+}
+
+pub async fn no_machine_gets_an_address_that_a_guest_has_read_from_a_secret_that_its_user_had_changed(
+    cluster: &Cluster,
+) {
+    let mut place = Place::start(cluster, &["10.0.0.8/29"]).await;
+    let (_, first) = place.run("w").await;
+    place.until_recorded("w").await;
+    place.stop_leading();
+    let changed = json!({"networkdata": ByteString(document_of_user("10.0.0.9").into_bytes())});
+    let patch = Patch::Merge(json!({"data": changed}));
+    place.secrets.patch(&first, &PatchParams::default(), &patch).await.unwrap();
+    assert_eq!(place.restart("w").await.network_data_secret.unwrap().0, first);
+    place.kubevirt.report("w", &json!({"interfaces": null})).await;
+    place.lead().await;
+    // The leader reads the Secret after a change of the VirtualMachine.
+    merge(&place.vms, "w", &json!({"metadata": {"annotations": {"changed": "true"}}})).await;
+    let is_replaced = |vm: &DynamicObject| Hosted::reference(vm).is_some_and(|secret| secret != first);
+    let second = Hosted::reference(&until(&place.vms, "w", is_replaced).await).unwrap();
+    place.until_secret(&second).await;
+    place.change_leaders().await;
+    let (_, x) = place.run("x").await;
+    assert_eq!(place.held().await, held([("10.0.0.10", "x"), ("10.0.0.8", "w")]));
+    assert_eq!(guests(&[&place.hosted]).await, [row("w", &first, "10.0.0.9"), row("x", &x, "10.0.0.10")]);
+    place.restart("w").await;
+    place.end([row("w", &second, "10.0.0.8"), row("x", &x, "10.0.0.10")]).await;
+}
+
 pub async fn network_data_of_the_user_replaces_the_network_data_of_the_controller(cluster: &Cluster) {
     let place = Place::start(cluster, &["10.0.0.8/30"]).await;
     let (mut manifest, first) = place.run("w").await;

@@ -1,0 +1,96 @@
+//! Decides which network data a leader must know before it opens new addresses. A waiting machine gets an address as
+//! soon as it is open, and the passes of machines begin only later. The decisions are pure, like those of
+//! [`super::decision`].
+//!
+//! | network data | effect |
+//! |---|---|
+//! | a Secret of the controller that no lease names | its addresses become leases of its machine |
+//! | a Secret with such a name that a user has written or changed | its addresses are reserved |
+//! | data of a user, in a Secret or in the object itself | its addresses are reserved |
+//!
+//! Both the VirtualMachine and its instance count: a guest keeps the data with which it was started, although the
+//! template has changed or the VirtualMachine is gone. The earlier content of a Secret that a user has changed is not
+//! known.
+
+use crate::kinds::kubevirt_machine::{Instance, NetworkSecret, uid};
+use crate::kinds::network_data::{is_issued, is_issued_for};
+use crate::kinds::virtual_machine::{NetworkData, VirtualMachine};
+use crate::machines::step::Step;
+use crate::machines::view::View;
+
+/// Returns the names of the Secrets of a machine that may have an address without a lease. Such a name has the form of
+/// a name of the controller.
+///
+/// `is_leased` says whether a lease of the machine names a Secret. A lease has the name before the controller writes
+/// the Secret, so the addresses of this Secret are held, and a leader need not read it.
+pub(super) fn unread_secrets<'o>(
+    vm: Option<&'o VirtualMachine>,
+    instance: Option<&'o Instance>,
+    is_leased: impl Fn(&str) -> bool,
+) -> Vec<&'o str> {
+    let guest = instance.filter(|instance| !instance.has_ended).and_then(Instance::secret);
+    let template = vm.and_then(|vm| {
+        let name = vm.secret()?;
+        // The webhook or the leader replaces the copied name of a Secret of another machine.
+        let is_copied = is_issued(name) && vm.metadata.name.as_ref().is_some_and(|vm| !is_issued_for(name, vm));
+        (!is_copied).then_some(name)
+    });
+    // The leader replaces the reference to a Secret that a user has changed. So a Secret that only the guest reads may
+    // have other addresses than its lease.
+    let of_guest = guest.filter(|name| template != Some(name) || !is_leased(name));
+    let of_template = template.filter(|name| guest != Some(name) && !is_leased(name));
+    of_guest.into_iter().chain(of_template).collect()
+}
+
+/// Whether a VirtualMachine or its instance has network data that the controller has not written.
+pub(super) fn has_data_of_user(vm: Option<&VirtualMachine>, instance: Option<&Instance>) -> bool {
+    let template = vm.is_some_and(|vm| {
+        let has_data = vm.cloud_init.as_ref().is_some_and(|volume| volume.network_data != NetworkData::None);
+        has_data && vm.secret().is_none()
+    });
+    let guest = instance.filter(|instance| !instance.has_ended);
+    template || guest.is_some_and(|it| it.network_data != NetworkData::None && it.secret().is_none())
+}
+
+// === impl View ===
+
+impl View {
+    /// Returns the next step that reads the Secrets of [`unread_secrets`], adopts their addresses, or reserves the
+    /// addresses that a user has written. `None`: nothing is left to do, or another controller serves the machine.
+    pub(super) fn adopt_secrets(&self) -> Option<Step> {
+        let is_leased = |name: &str| self.ledger.held.iter().any(|held| held.secrets.contains(name));
+        let unread = unread_secrets(self.vm.as_ref(), self.instance.as_ref(), is_leased);
+        let is_read = |name: &str| self.instance.as_ref().is_some_and(|instance| instance.secret() == Some(name));
+        let of_secret = |name: &str| match self.secrets.get(name) {
+            None => Some(Step::ReadSecret(name.to_owned())),
+            // A VirtualMachine that was restored refers to the Secret of an earlier machine. No guest reads the Secret,
+            // so the addresses need no lease.
+            Some(NetworkSecret::Ours(own))
+                if !is_read(name) && self.vm.as_ref().is_none_or(|vm| own.vm != uid(&vm.metadata)) =>
+            {
+                None
+            }
+            Some(NetworkSecret::Ours(own)) => self.adopt(own).filter(|step| matches!(step, Step::Adopt(..))),
+            Some(NetworkSecret::Foreign(_, addresses)) => self.reserve_foreign(name, addresses),
+            Some(NetworkSecret::Absent) => None,
+        };
+        unread.into_iter().filter(|_| !self.ledger.is_of_another).find_map(of_secret)
+    }
+
+    /// Returns the next step that reserves the addresses in the network data of another author, before another machine
+    /// can get one of them. The data may be of the VirtualMachine or of its guest. The machine may be on the network of
+    /// a pool that does not select it. `None`: nothing is left to reserve.
+    pub(super) fn reserve_data_of_user(&self) -> Option<Step> {
+        if self.selected.as_ref().is_ok_and(Vec::is_empty) && self.other_networks.is_empty() {
+            return None;
+        }
+        let template = self.vm.as_ref().and_then(|vm| vm.cloud_init.as_ref()).map(|volume| &volume.network_data);
+        let guest = self.instance.as_ref().filter(|instance| !instance.has_ended).map(|it| &it.network_data);
+        let of_guest = guest.filter(|data| template != Some(data)).map(|data| (data, "VirtualMachineInstance"));
+        let all = of_guest.into_iter().chain(template.map(|data| (data, "VirtualMachine")));
+        all.filter_map(|(data, kind)| self.data_of_user(data, kind)).find_map(|data| match data {
+            Ok((source, addresses)) => self.reserve(&source, addresses),
+            Err(step) => Some(step),
+        })
+    }
+}
