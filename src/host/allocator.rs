@@ -47,6 +47,8 @@ mod want;
 
 pub use conflicts::{Conflicted, OtherUser};
 pub use exhausted::{EXHAUSTED_MESSAGE, exhausted_message};
+#[doc(hidden)]
+pub use forget::forgettable;
 pub use mismatch::{Adoption, Mismatch, Problem};
 pub use reports::{ReportChanges, Reported};
 #[doc(hidden)]

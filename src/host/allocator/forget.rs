@@ -51,38 +51,65 @@ impl Allocator {
         count
     }
 
-    fn forgettable(&self, is_sticky: impl Fn(&str) -> Option<bool>) -> Vec<(Arc<str>, IpAddr)> {
+    fn forgettable<'a>(&'a self, is_sticky: impl Fn(&str) -> Option<bool>) -> Vec<(Arc<str>, IpAddr)> {
         let mut held = 0;
-        let mut released: Vec<(Timestamp, &Arc<str>, IpAddr, &Lease)> = Vec::new();
+        let mut released: Vec<(Timestamp, (&'a Arc<str>, IpAddr))> = Vec::new();
         for (network, state) in &self.networks {
             for (address, lease) in state.leases() {
                 match lease.released {
                     None => held += 1,
-                    Some(time) => released.push((time, network, address, lease)),
+                    Some(_) if is_sticky(&lease.pool).is_none() => {}
+                    Some(time) => released.push((time, (network, address))),
                 }
             }
         }
-        // The newest lease comes first.
-        released.sort_by(|a, b| (b.0, a.1, a.2).cmp(&(a.0, b.1, b.2)));
-        let mut names: BTreeSet<Name<'_>> = BTreeSet::new();
-        let (mut forgotten, mut remembered) = (Vec::new(), Vec::new());
-        for (_, network, address, lease) in released {
-            let Some(is_sticky) = is_sticky(&lease.pool) else { continue };
-            let machine = &lease.claimant.machine;
-            let (interface, kind) = (lease.claimant.interface, successors(machine.kind));
-            let name = (&**network, &*machine.namespace, &*machine.name, kind, interface, Family::of(address));
-            let is_newest = (!machine.kind.is_claim() || is_sticky) && names.insert(name);
-            let Some(state) = self.networks.get(network) else { continue };
-            if state.delayed_until(address).is_none() && !state.is_refused(address) {
-                let leases = if is_newest { &mut remembered } else { &mut forgotten };
-                leases.push((Arc::clone(network), address));
-            }
-        }
-        let most = REMEMBERED.max(held * REMEMBERED_PER_HELD);
-        forgotten.extend(remembered.into_iter().skip(most));
-        forgotten.truncate(AT_ONCE);
-        forgotten
+        let state = |network: &str| self.networks.get(network);
+        let name = |(network, address): &(&'a Arc<str>, IpAddr)| -> Option<Name<'a>> {
+            let Lease { claimant, pool, .. } = state(network)?.lease(*address)?;
+            let machine = &claimant.machine;
+            let is_remembered = !machine.kind.is_claim() || is_sticky(pool) == Some(true);
+            let (interface, kind) = (claimant.interface, successors(machine.kind));
+            let name = (&***network, &*machine.namespace, &*machine.name, kind, interface, Family::of(*address));
+            is_remembered.then_some(name)
+        };
+        let is_free = |(network, address): &(&Arc<str>, IpAddr)| {
+            state(network).is_some_and(|it| it.delayed_until(*address).is_none() && !it.is_refused(*address))
+        };
+        let forgotten = forgettable(released, held, name, is_free);
+        forgotten.into_iter().map(|(network, address)| (Arc::clone(network), address)).collect()
     }
+}
+
+/// Returns the addresses of the released leases that are not needed any more, at most 32.
+///
+/// The newest released lease of each name stays. If there are more than 1,000 such leases, and more than four for each
+/// of the `held` addresses, the oldest of them are not needed.
+///
+/// - `released`: the time of the release and the address of each released lease
+/// - `name`: the name for which an address is remembered. `None`: the address is remembered for no name
+/// - `is_free`: whether the reuse delay of an address is over, and its lease can be removed
+#[doc(hidden)]
+pub fn forgettable<A: Ord, N: Ord>(
+    mut released: Vec<(Timestamp, A)>,
+    held: usize,
+    name: impl Fn(&A) -> Option<N>,
+    is_free: impl Fn(&A) -> bool,
+) -> Vec<A> {
+    // The newest lease comes first.
+    released.sort_by(|(time, address), (other, of_other)| other.cmp(time).then_with(|| address.cmp(of_other)));
+    let mut names: BTreeSet<N> = BTreeSet::new();
+    let (mut forgotten, mut remembered) = (Vec::new(), Vec::new());
+    for (_, address) in released {
+        let is_newest = name(&address).is_some_and(|name| names.insert(name));
+        if is_free(&address) {
+            let leases = if is_newest { &mut remembered } else { &mut forgotten };
+            leases.push(address);
+        }
+    }
+    let most = REMEMBERED.max(held * REMEMBERED_PER_HELD);
+    forgotten.extend(remembered.into_iter().skip(most));
+    forgotten.truncate(AT_ONCE);
+    forgotten
 }
 
 #[cfg(test)]
