@@ -10,6 +10,7 @@
 //! interfaces, and a MAC address has no network, gateway or prefix length. Therefore this module itself allocates the
 //! lowest free MAC address. The leases of MAC addresses have the same kind and the same rules as those of IP addresses.
 
+mod forget;
 mod free;
 mod machine;
 mod migrated;
@@ -25,8 +26,9 @@ use std::time::Duration;
 
 use futures::stream::{self, BoxStream};
 use futures::{FutureExt as _, StreamExt as _};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{ApiResource, Patch, PatchParams, PostParams};
+use kube::api::{ApiResource, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::runtime::events::EventType;
 use kube::runtime::watcher::Event;
 use kube::{Api, Client};
@@ -35,20 +37,20 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::cluster::backoff::BackOff;
+use crate::cluster::backoff::{BackOff, Postponed};
 use crate::cluster::edit::pointer;
 use crate::cluster::events::{Events, reference};
 use crate::cluster::key::Key;
 use crate::cluster::object::{Object, version_of};
-use crate::cluster::request::{Error, ask, find, patch_version, stored};
+use crate::cluster::request::{Error, Refusal, ask, find, patch_version, stored};
 use crate::cluster::watch::{Change, Known, changes};
 use crate::kinds::mac_pool::{MACPool, mac_lease_name};
 use crate::kinds::pool::{LeaseSpec, StaticIPLease};
 use crate::kinds::virtual_machine::{ASSIGNED_ANNOTATION, awaits_mac_addresses, instances, virtual_machines};
 use crate::macs::machine::{Guest, Vm};
 use crate::macs::migrated::{held, not_held, release};
-use crate::macs::objects::Objects;
-use crate::macs::plan::{Action, Plan};
+use crate::macs::objects::{Objects, read_lease};
+use crate::macs::plan::{Action, Plan, Subject};
 use crate::macs::status::names;
 use crate::metrics::Metrics;
 use crate::pools::facts::Scope;
@@ -56,12 +58,17 @@ use crate::repeated::Repeated;
 
 /// Maximum number of concurrent writes.
 const IN_FLIGHT: usize = 32;
-/// Pauses before the next decision, after a failure or while the API server has newer objects.
+/// Pauses before the next request about a machine, an address or a pool, after a failure.
 const PAUSES: BackOff = BackOff::new(Duration::from_secs(1), Duration::from_secs(30));
+/// Pause before the next decision while the API server has newer objects.
+const BEHIND: Duration = Duration::from_secs(1);
+/// Longest time between two decisions while leases are deleted.
+const DELETING: Duration = Duration::from_secs(1);
 /// Shortest pause between the first of several changes and the decision about them.
 const BETWEEN: Duration = Duration::from_millis(50);
-/// Ratio of the pause before a decision to the duration of the last decision. Each decision looks at every machine, so
-/// with tens of thousands of machines, one decision for each change would take too much time.
+/// Ratio of the pause before a decision to the duration of the last decision. If there is a pool or a lease, each
+/// decision looks at every machine, so with tens of thousands of machines, one decision for each change would take too
+/// much time.
 const RATIO: u32 = 9;
 /// Longest pause between two decisions. The end of a reuse delay is no change of an object, so no watch reports it.
 const AGAIN: Duration = Duration::from_secs(60 * 60);
@@ -93,6 +100,12 @@ pub struct Macs {
     collisions: BTreeMap<MacAddr, BTreeSet<Key>>,
     /// For each machine, the addresses that were last reported as not held for its migrated guest.
     not_held: BTreeMap<Key, BTreeSet<MacAddr>>,
+    /// The machines, addresses and pools whose last request failed.
+    postponed: Postponed<Subject>,
+    /// For each of these machines, the answer of the API server that was last reported.
+    refused: BTreeMap<Subject, String>,
+    /// Limits the log lines about failed requests.
+    lines: Repeated,
     namespaces: watch::Sender<Option<BTreeSet<String>>>,
 }
 
@@ -122,7 +135,8 @@ enum Pass {
     Changed,
     /// No request had an effect, because the API server has newer objects. The watches report these objects later.
     Behind,
-    Done,
+    /// Only another change can change the decision. If there is none, the next decision follows at this time.
+    Done(Instant),
 }
 
 /// What a request has changed or read.
@@ -130,6 +144,9 @@ enum Outcome {
     Vm(Object),
     Lease(Object),
     LeaseGone(String),
+    /// This version of the lease was the last one.
+    LeaseDeleted(MacAddr, u64),
+    Pool(Object),
     /// The VirtualMachine and the instance that a lease names, as they were read. `None`: the object does not exist.
     Machine(Box<[Option<Object>; 2]>),
     Nothing,
@@ -199,6 +216,9 @@ impl Macs {
             waiting: BTreeMap::new(),
             collisions: BTreeMap::new(),
             not_held: BTreeMap::new(),
+            postponed: Postponed::new(PAUSES),
+            refused: BTreeMap::new(),
+            lines: Repeated::default(),
             namespaces: watch::Sender::default(),
         };
         (macs, Observer(sender))
@@ -216,7 +236,7 @@ impl Macs {
         let facts = stream::unfold(facts, async |mut facts| facts.recv().await.map(|fact| (Input::Fact(fact), facts)));
         let pools = changes(Api::all_with(self.client.clone(), &ApiResource::erase::<MACPool>(&()))).map(Input::Pool);
         let mut inputs: BoxStream<'_, Input> = stream::select(facts.chain(stream::pending()), pools).boxed();
-        let (mut is_due, mut pauses, lines) = (false, PAUSES, Repeated::default());
+        let mut is_due = false;
         // Earliest and latest time of the next pass.
         let (mut next, mut latest) = (Instant::now(), Instant::now() + AGAIN);
         loop {
@@ -234,24 +254,14 @@ impl Macs {
             }
             while is_due && is_ready && self.has_everything() {
                 match self.pass().await {
-                    Ok(Pass::Changed) => {}
-                    // The next pass follows after a pause.
-                    Ok(Pass::Behind) => {
-                        pauses.reset();
-                        next = Instant::now() + pauses.pause();
+                    Pass::Changed => {}
+                    Pass::Behind => {
+                        next = Instant::now() + BEHIND;
                         break;
                     }
-                    Ok(Pass::Done) => {
-                        pauses.reset();
+                    Pass::Done(again) => {
                         is_due = false;
-                        latest = Instant::now() + AGAIN;
-                    }
-                    Err(error) => {
-                        if let Some(hidden) = lines.note(&error.to_string(), Instant::now()) {
-                            tracing::warn!(%error, hidden, "could not serve MAC addresses");
-                        }
-                        next = Instant::now() + pauses.pause();
-                        break;
+                        latest = again;
                     }
                 }
                 while let Some(Some(input)) = inputs.next().now_or_never() {
@@ -292,8 +302,8 @@ impl Macs {
                 for change in self.leases.changes(*event) {
                     is_due |= match change {
                         Change::Apply(object) => objects.apply_lease(&object),
-                        Change::Remove(key, _) => {
-                            objects.remove_lease(&key.name);
+                        Change::Remove(key, version) => {
+                            objects.remove_lease(&key.name, version);
                             true
                         }
                         Change::Lists => false,
@@ -310,57 +320,110 @@ impl Macs {
     }
 
     /// Makes a decision, sends its requests, and writes the statuses of the pools.
-    async fn pass(&mut self) -> Result<Pass, Error> {
+    ///
+    /// A failed request concerns one machine, address or pool. Only this one is postponed: otherwise a machine that the
+    /// API server refuses to change would delay all others.
+    async fn pass(&mut self) -> Pass {
         let began = Instant::now();
-        let plan = self.objects.plan(Timestamp::now());
+        let is_postponed = |key: &Key| !self.postponed.is_due(&Subject::Machine(key.clone()), began);
+        self.objects.set_aside.retain(is_postponed);
+        let mut plan = self.objects.plan(Timestamp::now());
         self.took = began.elapsed();
         self.report(&plan);
-        let Plan { actions, statuses, .. } = plan;
+        let statuses = std::mem::take(&mut plan.statuses).into_iter();
+        let statuses = statuses.map(|(pool, patch)| Action::Report { pool, patch });
+        let actions: Vec<(Subject, Action)> =
+            plan.actions.into_iter().chain(statuses).map(|action| (action.subject(), action)).collect();
+        let mut wanted: BTreeSet<Subject> = actions.iter().map(|(subject, _)| subject.clone()).collect();
+        wanted.extend(self.objects.set_aside.iter().cloned().map(Subject::Machine));
+        self.postponed.retain(|subject| wanted.contains(subject));
+        self.refused.retain(|subject, _| wanted.contains(subject));
+
         let this = &*self;
-        let outcomes = stream::iter(actions).map(|action| this.apply(action)).buffer_unordered(IN_FLIGHT);
-        let outcomes: Vec<Result<Outcome, Error>> = outcomes.collect().await;
-        let pools: Api<Object> = Api::all_with(self.client.clone(), &ApiResource::erase::<MACPool>(&()));
-        let mut is_behind = !outcomes.is_empty();
-        let mut has_changed = false;
-        let mut failed = None;
-        for outcome in outcomes {
-            match outcome {
-                Ok(Outcome::Vm(object)) => {
-                    self.objects.apply_vm(&object);
-                    has_changed = true;
+        let due = actions.into_iter().filter(|(subject, _)| this.postponed.is_due(subject, began));
+        let answers = stream::iter(due).map(async |(subject, action)| (subject, this.apply(action).await));
+        let answers: Vec<(Subject, Result<Outcome, Error>)> = answers.buffer_unordered(IN_FLIGHT).collect().await;
+        let (mut has_changed, mut is_behind, mut again) = (false, false, AGAIN);
+        let mut errors: BTreeMap<Subject, Option<Error>> = BTreeMap::new();
+        for (subject, answer) in answers {
+            let error = errors.entry(subject).or_default();
+            match answer {
+                Ok(Outcome::LeaseDeleted(address, version)) => {
+                    self.objects.leases.forget(&address, version);
+                    again = DELETING;
                 }
-                Ok(Outcome::Lease(object)) => has_changed |= self.objects.apply_lease(&object),
-                Ok(Outcome::LeaseGone(name)) => {
-                    self.objects.remove_lease(&name);
-                    has_changed = true;
+                Ok(outcome) => {
+                    has_changed |= self.note(outcome);
+                    is_behind = true;
                 }
-                Ok(Outcome::Machine(objects)) => {
-                    let [vm, instance] = *objects;
-                    if let Some(object) = vm {
-                        has_changed |= self.objects.apply_vm(&object);
-                    }
-                    if let Some(object) = instance {
-                        let (key, version) = (Key::of(&object.metadata), version_of(&object.metadata));
-                        has_changed |= self.objects.store_guest(key, version, Guest::read(&object));
-                    }
-                }
-                Ok(Outcome::Nothing) => {}
-                Err(error) => failed = Some(error),
+                Err(failed) => *error = Some(failed),
             }
         }
-        for (name, patch) in statuses {
-            let patched = ask(pools.patch_status(&name, &PatchParams::default(), &Patch::Merge(patch))).await;
-            match stored(patched)? {
-                Some(object) => has_changed |= self.objects.apply_pool(object),
-                None => is_behind = true,
+        let now = Instant::now();
+        for (subject, error) in errors {
+            self.postponed.note(&subject, error.is_some(), now);
+            // After any other failure, a repetition may succeed, and the machine keeps its place before younger machines.
+            if let (Subject::Machine(key), Some(Refusal::ForGood(_))) =
+                (&subject, error.as_ref().and_then(Error::refusal))
+            {
+                self.objects.set_aside.insert(key.clone());
+            }
+            match error {
+                Some(error) => self.report_failure(subject, &error),
+                None => drop(self.refused.remove(&subject)),
             }
         }
         self.objects.forget_migrations();
-        match failed {
-            Some(error) => Err(error),
-            None if has_changed => Ok(Pass::Changed),
-            None if is_behind => Ok(Pass::Behind),
-            None => Ok(Pass::Done),
+        match (has_changed, is_behind) {
+            (true, _) => Pass::Changed,
+            (false, true) => Pass::Behind,
+            (false, false) => Pass::Done(self.postponed.next().map_or(now + again, |next| next.min(now + again))),
+        }
+    }
+
+    /// Stores what a request has changed or read. Returns whether this may affect a decision.
+    fn note(&mut self, outcome: Outcome) -> bool {
+        let objects = &mut self.objects;
+        match outcome {
+            Outcome::Vm(object) => {
+                objects.apply_vm(&object);
+                true
+            }
+            Outcome::Lease(object) => objects.apply_lease(&object),
+            Outcome::LeaseGone(name) => {
+                objects.remove_lease(&name, None);
+                true
+            }
+            Outcome::Machine(machine) => {
+                let [vm, instance] = *machine;
+                let is_news = vm.is_some_and(|object| objects.apply_vm(&object));
+                let store = |object: Object| {
+                    let (key, version) = (Key::of(&object.metadata), version_of(&object.metadata));
+                    objects.store_guest(key, version, Guest::read(&object))
+                };
+                is_news | instance.is_some_and(store)
+            }
+            Outcome::Pool(object) => objects.apply_pool(object),
+            Outcome::LeaseDeleted(..) | Outcome::Nothing => false,
+        }
+    }
+
+    /// Reports a failed request: the answer of the API server about a machine in an event, any other failure in the log.
+    fn report_failure(&mut self, subject: Subject, error: &Error) {
+        let text = error.to_string();
+        match (&subject, error) {
+            (Subject::Machine(key), Error::Request(kube::Error::Api(_))) => {
+                if self.refused.get(&subject) != Some(&text) {
+                    let note = format!("Could not store the MAC addresses of the machine: {text}");
+                    self.publish(key, EventType::Warning, "MACAddressRefused", &note);
+                    self.refused.insert(subject, text);
+                }
+            }
+            _ => {
+                if let Some(hidden) = self.lines.note(&text, Instant::now()) {
+                    tracing::warn!(%subject, error = text, hidden, "could not serve MAC addresses");
+                }
+            }
         }
     }
 
@@ -400,7 +463,7 @@ impl Macs {
 
     async fn apply(&self, action: Action) -> Result<Outcome, Error> {
         match action {
-            Action::Record { address, version, lease } => self.write(address, version, &lease).await,
+            Action::Record { address, version, lease } => Ok(self.store(address, version, &lease).await?.0),
             Action::Assign { key, request, patch, addresses } => {
                 let (outcome, is_stored) = self.assign(&key, request, patch).await?;
                 if is_stored {
@@ -410,14 +473,20 @@ impl Macs {
                 Ok(outcome)
             }
             Action::Hold { address, version, lease } => {
-                let Some(object) = self.store(address, Some(version), &lease).await? else {
-                    return self.read(address).await;
-                };
-                let key = Key { namespace: lease.holder.namespace, name: lease.holder.name };
-                self.publish(&key, EventType::Normal, "MACAddressHeld", &held(address));
-                Ok(Outcome::Lease(object))
+                let (outcome, is_stored) = self.store(address, Some(version), &lease).await?;
+                if is_stored {
+                    let key = Key { namespace: lease.holder.namespace, name: lease.holder.name };
+                    self.publish(&key, EventType::Normal, "MACAddressHeld", &held(address));
+                }
+                Ok(outcome)
             }
             Action::Prove { address, version, lease } => self.prove(address, version, *lease).await,
+            Action::Delete { address, version, lease } => self.delete(address, version, &lease).await,
+            Action::Report { pool, patch } => {
+                let pools: Api<Object> = Api::all_with(self.client.clone(), &ApiResource::erase::<MACPool>(&()));
+                let patched = ask(pools.patch_status(&pool, &PatchParams::default(), &Patch::Merge(patch))).await;
+                Ok(stored(patched)?.map_or(Outcome::Nothing, Outcome::Pool))
+            }
         }
     }
 
@@ -453,17 +522,14 @@ impl Macs {
         Ok((vm.map_or(Outcome::Nothing, Outcome::Vm), is_stored))
     }
 
-    /// Stores a lease. If another version is stored already, reads that version.
-    async fn write(&self, address: MacAddr, version: Option<u64>, lease: &LeaseSpec) -> Result<Outcome, Error> {
-        match self.store(address, version, lease).await? {
-            Some(object) => Ok(Outcome::Lease(object)),
-            None => self.read(address).await,
-        }
-    }
-
-    /// Stores a lease. `version` is the stored version that is replaced. Returns `None` if the API server has another
-    /// version: another leader was faster, or the response to an earlier write was lost.
-    async fn store(&self, address: MacAddr, version: Option<u64>, lease: &LeaseSpec) -> Result<Option<Object>, Error> {
+    /// Stores a lease. `version` is the stored version that is replaced. `None`: there is no lease. Returns what the API
+    /// server has now, and whether the lease is stored. If the lease is not stored, another leader was faster, or the
+    /// response to an earlier write was lost.
+    ///
+    /// # Errors
+    ///
+    /// If the API server or a webhook refuses the lease, a repetition would have the same result.
+    async fn store(&self, address: MacAddr, version: Option<u64>, lease: &LeaseSpec) -> Result<(Outcome, bool), Error> {
         let (leases, name) = (self.leases(), mac_lease_name(address));
         let mut object = Object::new(&name, &ApiResource::erase::<StaticIPLease>(&()), json!({"spec": lease}));
         object.metadata.resource_version = version.map(|version| version.to_string());
@@ -472,13 +538,19 @@ impl Macs {
             Some(_) => ask(leases.replace(&name, &params, &object)).await,
             None => ask(leases.create(&params, &object)).await,
         };
-        stored(written)
-    }
-
-    /// Reads the lease of an address.
-    async fn read(&self, address: MacAddr) -> Result<Outcome, Error> {
-        let name = mac_lease_name(address);
-        Ok(ask(find(&self.leases(), &name)).await?.map_or(Outcome::LeaseGone(name), Outcome::Lease))
+        let error = match written {
+            Ok(object) => return Ok((Outcome::Lease(object), true)),
+            Err(error) => error,
+        };
+        if !matches!(error.refusal(), Some(Refusal::Absent | Refusal::Other)) {
+            return Err(error);
+        }
+        // The status code for another version, 409, can also be the answer of a webhook.
+        match ask(find(&leases, &name)).await? {
+            found if found.as_ref().map(|object| version_of(&object.metadata)) == version => Err(error),
+            Some(object) => Ok((Outcome::Lease(object), false)),
+            None => Ok((Outcome::LeaseGone(name), false)),
+        }
     }
 
     /// Reads the machine that a lease names. Releases the lease if the VirtualMachine is gone and no instance has the
@@ -496,9 +568,28 @@ impl Macs {
         }
         let machine = Key { namespace: holder.namespace.clone(), name: holder.name.clone() };
         release(&mut lease, Timestamp::now());
-        let Some(object) = self.store(address, Some(version), &lease).await? else { return self.read(address).await };
-        tracing::info!(%machine, uid = lease.holder.uid, %address, "released the MAC address of a machine");
-        Ok(Outcome::Lease(object))
+        let (outcome, is_stored) = self.store(address, Some(version), &lease).await?;
+        if is_stored {
+            tracing::info!(%machine, uid = lease.holder.uid, %address, "released the MAC address of a machine");
+        }
+        Ok(outcome)
+    }
+
+    /// Deletes a released lease, if the API server still has this lease. Another machine can get the address only with
+    /// a new lease, so the deletion of a released lease makes no address free.
+    async fn delete(&self, address: MacAddr, version: u64, lease: &LeaseSpec) -> Result<Outcome, Error> {
+        let (leases, name) = (self.leases(), mac_lease_name(address));
+        let Some(object) = ask(find(&leases, &name)).await? else { return Ok(Outcome::LeaseGone(name)) };
+        // After a restore of etcd, another lease may have the same version.
+        if version_of(&object.metadata) != version || read_lease(&object, address).as_ref() != Ok(lease) {
+            return Ok(Outcome::Lease(object));
+        }
+        let ObjectMeta { uid, resource_version, .. } = object.metadata;
+        let params = DeleteParams::default().preconditions(Preconditions { uid, resource_version });
+        match ask(leases.delete(&name, &params)).await?.left() {
+            Some(object) if object.metadata.deletion_timestamp.is_some() => Err(Error::Kept),
+            _ => Ok(Outcome::LeaseDeleted(address, version)),
+        }
     }
 
     fn leases(&self) -> Api<Object> {

@@ -1,19 +1,21 @@
 //! Tests MAC addresses of machines when requests, responses and leaders fail.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use glowplug_controller::kinds::mac_pool::{MACPool, MacPoolSpec};
 use glowplug_controller::kinds::pool::StaticIPLease;
 use kube::Api;
 use kube::api::{ListParams, PostParams};
 use serde_json::{Value, json};
+use tokio::sync::Semaphore;
 
-use crate::support::Cluster;
 use crate::support::controller::Controller;
 use crate::support::hosted::provider::PATCH_ANNOTATION;
 use crate::support::hosted::{Hosted, poll};
-use crate::support::server::Server;
+use crate::support::server::{Call, Fault, Server};
 use crate::support::trouble::{Trouble, history, run_all, run_script};
+use crate::support::{CONTROLLER, Cluster};
 
 /// Starts a hosted cluster with a MACPool. The first MAC address of the pool ends with octet 0, and the last MAC
 /// address ends with octet `last`. The stand-in of KubeVirt waits for the MAC addresses.
@@ -147,4 +149,93 @@ async fn two_leaders_at_once_give_each_machine_one_mac_address() {
     hosted.scale("workers", 0).await;
     poll("released MAC addresses", async || held(&hosted).await.is_empty().then_some(())).await;
     check_history(&server, &cluster, &hosted).await;
+}
+
+/// Runs two machines while the API server refuses requests about the first one with this status code. Returns the note of
+/// the event of the first machine, and the MAC addresses of the second and the first machine.
+async fn refuse(code: u16, is_refused: fn(&Call) -> bool) -> (String, [String; 2]) {
+    let server = Server::start().await;
+    let cluster = Cluster::of(&server).await;
+    let hosted = hosted(&cluster, 0x0f).await;
+    let _leader = Controller::of(&cluster, "");
+    server.set_faults(move |call| match call.user == CONTROLLER && is_refused(call) {
+        true => Fault::Status(code),
+        false => Fault::None,
+    });
+    hosted.scale("workers", 1).await;
+    let note = hosted.until_event("workers-0", "MACAddressRefused").await;
+    hosted.scale("workers", 2).await;
+    let second = mac_of(&hosted, "workers-1").await;
+    server.clear_faults();
+    (note, [second, mac_of(&hosted, "workers-0").await])
+}
+
+#[tokio::test]
+async fn a_machine_that_the_api_server_refuses_to_change_has_an_event_and_other_machines_are_served() {
+    let is_refused = |call: &Call| {
+        (call.verb, call.plural.as_str(), call.name.as_deref()) == ("patch", "virtualmachines", Some("workers-0"))
+    };
+    let (note, addresses) = refuse(422, is_refused).await;
+    let start = "Could not store the MAC addresses of the machine: the API server answered 422";
+    assert!(note.starts_with(start), "{note}");
+    assert_eq!(addresses, ["0a:00:00:00:00:01", "0a:00:00:00:00:00"]);
+}
+
+#[tokio::test]
+async fn a_machine_whose_lease_a_webhook_refuses_has_an_event_and_other_machines_are_served() {
+    let is_refused = |call: &Call| {
+        let lease = &call.body["spec"];
+        call.verb == "create" && lease["network"] == "mac" && lease["holder"]["name"] == "workers-0"
+    };
+    let (note, addresses) = refuse(409, is_refused).await;
+    let start = "Could not store the MAC addresses of the machine: the API server answered 409";
+    assert!(note.starts_with(start), "{note}");
+    assert_eq!(addresses, ["0a:00:00:00:00:01", "0a:00:00:00:00:00"]);
+}
+
+#[tokio::test]
+async fn a_released_lease_that_is_not_needed_is_deleted_unless_another_leader_has_written_it_meanwhile() {
+    let server = Server::start().await;
+    let cluster = Cluster::of(&server).await;
+    let hosted = hosted(&cluster, 0x0f).await;
+    let leases: Api<StaticIPLease> = Api::all(cluster.client());
+    for (octet, name, day) in [(1, "w", 1), (2, "w", 2), (3, "v", 1), (4, "v", 2)] {
+        let lease = json!({
+            "metadata": {"name": format!("0a-00-00-00-00-0{octet}.mac")},
+            "spec": {
+                "network": "mac", "address": format!("0a:00:00:00:00:0{octet}"), "prefix": 48, "pool": "p",
+                "holder": {"kind": "VirtualMachine", "namespace": hosted.namespace, "name": name, "uid": "u", "interface": "a"},
+                "since": "2026-08-01T10:00:00.000000Z", "released": format!("2026-08-0{day}T11:00:00.000000Z"),
+            },
+        });
+        leases.create(&PostParams::default(), &serde_json::from_value(lease).unwrap()).await.unwrap();
+    }
+    let [deleted, taken] = ["0a-00-00-00-00-01.mac", "0a-00-00-00-00-03.mac"];
+    let known = leases.get(deleted).await.unwrap().metadata;
+    let (gate, is_sent) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+    let (held, sent) = (Arc::clone(&gate), Arc::clone(&is_sent));
+    server.set_faults(move |call| match (call.verb, call.name.as_deref()) {
+        ("delete", Some(name)) if name == taken => {
+            sent.add_permits(1);
+            Fault::Hold(Arc::clone(&held))
+        }
+        _ => Fault::None,
+    });
+    let _leader = Controller::of(&cluster, "");
+    drop(is_sent.acquire().await);
+    // Another leader allocates the address to another machine. This machine is deleted soon after that.
+    let mut lease = leases.get(taken).await.unwrap();
+    (lease.spec.holder.name, lease.spec.released) = ("x".to_owned(), None);
+    leases.replace(taken, &PostParams::default(), &lease).await.unwrap();
+    gate.add_permits(1);
+    poll("the release of the lease", async || leases.get(taken).await.unwrap().spec.released).await;
+    let stored = leases.list(&ListParams::default()).await.unwrap().items;
+    let stored: Vec<(String, String)> =
+        stored.into_iter().map(|lease| (lease.spec.address, lease.spec.holder.name)).collect();
+    let row = |octet: u8, name: &str| (format!("0a:00:00:00:00:0{octet}"), name.to_owned());
+    assert_eq!(stored, [row(2, "w"), row(3, "x"), row(4, "v")]);
+    let calls = server.take_calls();
+    let delete = calls.iter().find(|call| call.verb == "delete" && call.name.as_deref() == Some(deleted)).unwrap();
+    let expected = json!({"uid": known.uid, "resourceVersion": known.resource_version});
+    assert_eq!(delete.body["preconditions"], expected);
 }

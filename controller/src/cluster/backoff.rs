@@ -9,7 +9,6 @@ use tokio::time::Instant;
 /// The pauses of one task after its failures.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BackOff {
-    first: Duration,
     longest: Duration,
     next: Duration,
 }
@@ -26,7 +25,7 @@ pub(crate) struct Postponed<K> {
 
 impl BackOff {
     pub(crate) const fn new(first: Duration, longest: Duration) -> Self {
-        Self { first, longest, next: first }
+        Self { longest, next: first }
     }
 
     /// Returns the length of the pause after one more failure, and doubles the next pause.
@@ -34,11 +33,6 @@ impl BackOff {
         let pause = self.next;
         self.next = self.longest.min(pause * 2);
         pause
-    }
-
-    /// Starts again with the first pause. Call this method after a success.
-    pub(crate) const fn reset(&mut self) {
-        self.next = self.first;
     }
 }
 
@@ -85,8 +79,6 @@ mod tests {
     fn each_pause_is_twice_as_long_as_the_pause_before_up_to_a_limit() {
         let mut pauses = BackOff::new(SECOND, SECOND * 5);
         assert_eq!([(); 4].map(|()| pauses.pause()), [1, 2, 4, 5].map(|seconds| SECOND * seconds));
-        pauses.reset();
-        assert_eq!(pauses.pause(), SECOND);
     }
 
     #[test]

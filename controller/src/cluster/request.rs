@@ -37,6 +37,8 @@ pub(crate) enum Error {
     Unanswered,
     /// The response has an unexpected structure.
     Unreadable(serde_json::Error),
+    /// The object is being deleted, and its finalizers keep the object.
+    Kept,
 }
 
 /// Writes why a request failed, as one short line. An API server, or a server that pretends to be one, can answer with
@@ -188,7 +190,7 @@ impl Error {
     pub(crate) fn refusal(&self) -> Option<Refusal<'_>> {
         match self {
             Self::Request(error) => refusal(error),
-            Self::Unanswered | Self::Unreadable(_) => None,
+            Self::Unanswered | Self::Unreadable(_) | Self::Kept => None,
         }
     }
 }
@@ -198,6 +200,7 @@ impl fmt::Display for Error {
         match self {
             Self::Request(error) => Reason(error).fmt(f),
             Self::Unanswered => f.write_str("no answer of the API server"),
+            Self::Kept => f.write_str("its finalizers keep the object"),
             Self::Unreadable(error) => {
                 f.write_str(&one_line(&format!("the API server answered with another object: {error}")))
             }

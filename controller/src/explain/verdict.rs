@@ -184,7 +184,8 @@ fn waits_for_mac_address(machine: &VirtualMachine, events: &[&Event]) -> Option<
     if !machine.awaits_mac_addresses {
         return None;
     }
-    let is_why = |event: &&&Event| ["MACPoolExhausted", "MACAddressMissing"].contains(&&*event.reason);
+    let is_why =
+        |event: &&&Event| ["MACPoolExhausted", "MACAddressMissing", "MACAddressRefused"].contains(&&*event.reason);
     let Some(Event { time, reason, message }) = events.iter().rev().find(is_why) else {
         let lacking = machine.networks.iter().filter(|it| it.mac.is_none()).map(|it| &*it.name);
         let reason = format!("interface {} has no MAC address", lacking.collect::<Vec<_>>().join(", "));
@@ -195,6 +196,9 @@ fn waits_for_mac_address(machine: &VirtualMachine, events: &[&Event]) -> Option<
     let what_to_do = match &**reason {
         "MACPoolExhausted" => {
             "add a range to the MACPool that the reason names, or delete machines that hold addresses of it"
+        }
+        "MACAddressRefused" => {
+            "change the machine, or the policy or webhook that refuses the request; the controller tries again within a minute"
         }
         _ => "create a MACPool that serves the machine, or write macAddress into the interface",
     };

@@ -895,6 +895,7 @@ mod tests {
         let exhausted = "No available MAC addresses in pool m6 for interface net1";
         let missing = "No MACPool serves the machine, and interface net1 has no MAC address";
         let range = "add a range to the MACPool that the reason names, or delete machines that hold addresses of it";
+        let change = "change the machine, or the policy or webhook that refuses the request; the controller tries again within a minute";
         let create = "create a MACPool that serves the machine, or write macAddress into the interface";
         let first = json!([{"kind": "VirtualMachine", "namespace": "n", "name": "w", "family": "IPv4", "since": "2026-08-14T11:00:00Z"}]);
         let pools = || [vec![], vec![pool("p", json!({"status": {"firstWaiting": first}}))]];
@@ -908,6 +909,10 @@ mod tests {
             assert_eq!(said(&answer), (State::Waiting, exhausted, Some(&*time(2)), Some(range)));
             let answer = waits(lacks_mac(), pools.clone(), vec![event(1, "MACAddressMissing", missing)]);
             assert_eq!(said(&answer), (State::Waiting, missing, Some(&*time(1)), Some(create)));
+            let refused = "Could not store the MAC addresses of the machine: the API server answered 422 Invalid: x";
+            let events = vec![event(1, "MACPoolExhausted", exhausted), event(2, "MACAddressRefused", refused)];
+            let answer = waits(lacks_mac(), pools.clone(), events);
+            assert_eq!(said(&answer), (State::Waiting, refused, Some(&*time(2)), Some(change)));
             // The API server removes an event after an hour.
             let look = "look whether a MACPool serves the machine and has free addresses: kubectl glowplug status";
             let answer = waits(lacks_mac(), pools, vec![]);

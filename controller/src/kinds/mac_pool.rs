@@ -94,7 +94,7 @@ pub struct MacPoolStatus {
     #[serde(default)]
     pub waiting: u32,
     /// `Ready`: the pool allocates addresses. `Stalled`: the pool allocates no addresses before a user changes it. `Exhausted`: the pool
-    /// has no free address. `DuplicateRecords`: two machines have the same address of the pool. `SchemaViolated`: the specification was
+    /// has no free address, or fewer than a machine that waits needs. `DuplicateRecords`: two machines have the same address of the pool. `SchemaViolated`: the specification was
     /// stored under an earlier schema, and the current schema does not allow all of it. `UnreadableLeases`: leases of the pool cannot be
     /// read, and their addresses are not allocated.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

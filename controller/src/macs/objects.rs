@@ -28,6 +28,14 @@ pub(super) struct Objects {
     /// Addresses of guests that migrated to another cluster, with the name of the machine here. An instance may be gone
     /// before the migration is in the lease of the address.
     pub(super) migrated: BTreeSet<(Key, MacAddr)>,
+    /// Machines that are not served now, because the API server refuses a request for them.
+    pub(super) set_aside: BTreeSet<Key>,
+    /// VirtualMachines with the label and an interface without an address.
+    awaiting: BTreeSet<Key>,
+    /// The number of guests for which each address must be unique.
+    unique: BTreeMap<MacAddr, usize>,
+    /// The addresses in `unique` with more than one guest.
+    pub(super) shared: BTreeSet<MacAddr>,
 }
 
 #[derive(Debug)]
@@ -64,11 +72,18 @@ impl Objects {
     }
 
     pub(super) fn store_vm(&mut self, key: Key, version: u64, vm: Vm) -> bool {
+        if self.vms.is_news(&key, version) {
+            self.awaiting.remove(&key);
+            self.awaiting.extend((vm.has_label && vm.missing().next().is_some()).then(|| key.clone()));
+        }
         store(&mut self.vms, key, version, vm, Vm::is_like)
     }
 
     /// Stores an instance, unless a newer version is known. Returns whether this may affect a decision.
     pub(super) fn store_guest(&mut self, key: Key, version: u64, guest: Guest) -> bool {
+        if self.guests.is_news(&key, version) {
+            self.count_unique(&self.unique_of(&key), &guest.unique);
+        }
         let migrated: Vec<MacAddr> = guest.all.keys().copied().filter(|_| guest.has_left).collect();
         let is_due = store(&mut self.guests, key.clone(), version, guest, Guest::eq);
         self.migrated.extend(migrated.into_iter().filter(|_| is_due).map(|address| (key.clone(), address)));
@@ -78,17 +93,56 @@ impl Objects {
     /// Removes a VirtualMachine that a watch reports as deleted at `version`. If `version` is `None`, a list no longer
     /// contains the VirtualMachine.
     pub(super) fn remove_vm(&mut self, key: &Key, version: Option<u64>) {
-        self.vms.remove(key, version);
+        if self.vms.remove(key, version) {
+            self.awaiting.remove(key);
+        }
     }
 
     /// Removes an instance in the same way as [`Objects::remove_vm`].
     pub(super) fn remove_guest(&mut self, key: &Key, version: Option<u64>) {
-        self.guests.remove(key, version);
+        let unique = self.unique_of(key);
+        if self.guests.remove(key, version) {
+            self.count_unique(&unique, &BTreeSet::new());
+        }
     }
 
     /// Removes all VirtualMachines and instances from the index.
     pub(super) fn forget_machines(&mut self) {
-        (self.vms, self.guests) = (Newest::default(), Newest::default());
+        (self.vms, self.awaiting) = (Newest::default(), BTreeSet::new());
+        (self.guests, self.unique, self.shared) = (Newest::default(), BTreeMap::new(), BTreeSet::new());
+    }
+
+    /// Whether no object needs a decision: there is no pool, no lease, no machine that waits for a pool, and no address
+    /// that two guests use. Most clusters have no MACPool, so this check does not look at each machine.
+    pub(super) fn is_idle(&self) -> bool {
+        let has_any = self.pools.iter().next().is_some() || self.leases.iter().next().is_some();
+        !has_any && self.awaiting.is_empty() && self.shared.is_empty()
+    }
+
+    /// The addresses that must be unique for the guest of this name.
+    fn unique_of(&self, key: &Key) -> BTreeSet<MacAddr> {
+        self.guests.get(key).map(|guest| guest.unique.clone()).unwrap_or_default()
+    }
+
+    /// Counts the addresses that must be unique for a guest, before and after a change of the guest.
+    fn count_unique(&mut self, before: &BTreeSet<MacAddr>, after: &BTreeSet<MacAddr>) {
+        for address in before.difference(after) {
+            let left = self.unique.get(address).map_or(0, |count| count - 1);
+            match left {
+                0 => drop(self.unique.remove(address)),
+                left => drop(self.unique.insert(*address, left)),
+            }
+            if left < 2 {
+                self.shared.remove(address);
+            }
+        }
+        for address in after.difference(before) {
+            let count = self.unique.entry(*address).or_default();
+            *count += 1;
+            if *count > 1 {
+                self.shared.insert(*address);
+            }
+        }
     }
 
     /// Stores a pool, unless a newer version is known. Returns whether the pool was stored.
@@ -125,10 +179,10 @@ impl Objects {
         store(&mut self.leases, address, version_of(&object.metadata), spec, Result::eq)
     }
 
-    /// Removes a lease from the index after its deletion.
-    pub(super) fn remove_lease(&mut self, name: &str) {
+    /// Removes a lease from the index in the same way as [`Objects::remove_vm`].
+    pub(super) fn remove_lease(&mut self, name: &str, version: Option<u64>) {
         if let Some(address) = parse_mac_lease_name(name) {
-            self.leases.remove(&address, None);
+            self.leases.remove(&address, version);
         }
     }
 
@@ -185,7 +239,7 @@ impl Objects {
 }
 
 /// Reads the specification of a lease of a MAC address. Fails if it is not for `address`.
-fn read_lease(object: &Object, address: MacAddr) -> Result<LeaseSpec, String> {
+pub(super) fn read_lease(object: &Object, address: MacAddr) -> Result<LeaseSpec, String> {
     let spec: LeaseSpec =
         serde_json::from_value(object.data["spec"].clone()).map_err(|error| format!("spec: {error}"))?;
     match spec.network == MAC_NETWORK && parse_mac_address(&spec.address) == Some(address) {

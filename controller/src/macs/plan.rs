@@ -9,6 +9,12 @@
 //! | every interface without an address has a lease | the addresses, in the VirtualMachine |
 //! | the guest of a lease has migrated to another cluster | the time of the migration, in the lease |
 //! | the VirtualMachine of a lease is gone | consistent reads of the VirtualMachine and of its instance, then the release |
+//! | a released lease is not needed any more | a consistent read of the lease, then its deletion |
+//!
+//! Machines are served in the order of their creation. A machine that needs more addresses than are free waits, and so
+//! do the younger machines of its namespace, which could otherwise take each address that becomes free. The machines of
+//! other namespaces do not wait: a user of one namespace could block the pools of all others with one machine. No
+//! machine waits for a machine that needs more addresses than its pools have.
 //!
 //! These rules prevent two machines from using the same address:
 //!
@@ -78,6 +84,50 @@ pub(super) enum Action {
     Hold { address: MacAddr, version: u64, lease: Box<LeaseSpec> },
     /// Reads the VirtualMachine of a lease and its instance. Releases the lease if no guest can use the address.
     Prove { address: MacAddr, version: u64, lease: Box<LeaseSpec> },
+    /// Deletes the released lease of an address.
+    Delete { address: MacAddr, version: u64, lease: Box<LeaseSpec> },
+    /// Writes the status of a pool.
+    Report { pool: String, patch: Value },
+}
+
+/// What a request, and its failure, concerns.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(super) enum Subject {
+    Machine(Key),
+    /// An address whose machine is gone or needs no decision.
+    Address(MacAddr),
+    /// The name of a pool.
+    Pool(String),
+}
+
+// === impl Action ===
+
+impl Action {
+    pub(super) fn subject(&self) -> Subject {
+        match self {
+            Self::Record { lease, .. } => {
+                let Holder { namespace, name, .. } = &lease.holder;
+                Subject::Machine(Key { namespace: namespace.clone(), name: name.clone() })
+            }
+            Self::Assign { key, .. } => Subject::Machine(key.clone()),
+            Self::Hold { address, .. } | Self::Prove { address, .. } | Self::Delete { address, .. } => {
+                Subject::Address(*address)
+            }
+            Self::Report { pool, .. } => Subject::Pool(pool.clone()),
+        }
+    }
+}
+
+// === impl Subject ===
+
+impl std::fmt::Display for Subject {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Machine(key) => write!(f, "machine {key}"),
+            Self::Address(address) => write!(f, "address {address}"),
+            Self::Pool(name) => write!(f, "MACPool {name}"),
+        }
+    }
 }
 
 // === impl Objects ===
@@ -85,6 +135,9 @@ pub(super) enum Action {
 impl Objects {
     /// Decides from the known objects which requests to make, and what to report.
     pub(super) fn plan(&self, now: Timestamp) -> Plan {
+        if self.is_idle() {
+            return Plan::default();
+        }
         let used = self.used();
         let unreadable = self.unreadable().count();
         let mut plan = Plan { collisions: self.collisions(), unreadable, ..Plan::default() };
@@ -99,7 +152,8 @@ impl Objects {
         let mut vms: Vec<(&Key, &Vm)> = self.vms.iter().collect();
         vms.sort_by_key(|(key, vm)| (vm.metadata.creation_timestamp.as_ref().map(|time| time.0), *key));
         // Addresses that machines already have are recorded before any address is allocated.
-        for (key, vm) in vms.iter().filter(|(_, vm)| !vm.is_deleted()) {
+        vms.retain(|(key, vm)| !vm.is_deleted() && !self.set_aside.contains(*key));
+        for (key, vm) in &vms {
             for (interface, address) in &vm.interfaces {
                 let Address::Known(address) = *address else { continue };
                 let (version, migrated) = match self.lease(address, now) {
@@ -120,7 +174,7 @@ impl Objects {
         // If a user applies a manifest again, this removes the label together with the addresses. Therefore a machine
         // that holds a lease is served without the label, too.
         let is_served = |vm: &Vm| vm.has_label || has_lost_address(vm, &held, || serving());
-        let is_waiting = |vm: &Vm| vm.missing().next().is_some() && !vm.is_deleted() && is_served(vm);
+        let is_waiting = |vm: &Vm| vm.missing().next().is_some() && is_served(vm);
         for (key, vm) in vms.into_iter().filter(|(_, vm)| is_waiting(vm)) {
             match self.serve(key, vm, &held, &mut free, now) {
                 Ok(actions) => plan.actions.extend(actions),
@@ -133,6 +187,7 @@ impl Objects {
         let (migrations, not_held) = self.migrations(now);
         plan.actions.extend(self.proofs(&migrations));
         plan.actions.extend(migrations.into_values());
+        plan.actions.extend(self.deletions(&free.planned, now));
         plan.not_held = not_held;
         for (name, pool) in self.pools.iter() {
             let waiting = waiting.get(name.as_str()).copied().unwrap_or_default();
@@ -154,14 +209,10 @@ impl Objects {
         free: &mut Free<'i>,
         now: Timestamp,
     ) -> Result<Vec<Action>, (Vec<&'i str>, &'static str, String)> {
-        let pools: Vec<&str> = free
-            .pools
-            .iter()
-            .map(|(pool, _)| *pool)
-            .filter(|pool| pool.serves(&vm.metadata))
-            .map(MacPool::name)
-            .collect();
-        let (mut records, mut operations, mut addresses) = (Vec::new(), Vec::new(), Vec::new());
+        let serving = free.pools.iter().map(|it| it.pool).filter(|pool| pool.serves(&vm.metadata));
+        let serving: Vec<&MacPool> = serving.collect();
+        let pools: Vec<&str> = serving.iter().map(|pool| pool.name()).collect();
+        let (mut lacking, mut operations, mut addresses) = (Vec::new(), Vec::new(), Vec::new());
         let mut assigned = BTreeMap::new();
         let is_of_guest = |address: &MacAddr| self.guests.get(key).is_some_and(|guest| guest.all.contains_key(address));
         for (index, interface) in vm.missing() {
@@ -173,26 +224,43 @@ impl Objects {
                 users.into_iter().all(|user| *user == key) && vm.addresses().all(|other| other != *address)
             };
             let own = own.copied().filter(|address| is_unused(address) && !free.planned.contains(address));
-            let own = own.min_by_key(|address| !is_of_guest(address));
-            if let Some(address) = own {
-                // A second interface with the same name must not get this address.
-                free.planned.insert(address);
-                let path = format!("/spec/template/spec/domain/devices/interfaces/{index}/macAddress");
-                operations.push(json!({"op": "add", "path": path, "value": address.to_string()}));
-                addresses.push(format!("{address} to {interface}"));
-                assigned.insert(interface, address.to_string());
+            let Some(address) = own.min_by_key(|address| !is_of_guest(address)) else {
+                lacking.push(interface);
                 continue;
-            }
+            };
+            // A second interface with the same name must not get this address.
+            free.planned.insert(address);
+            let path = format!("/spec/template/spec/domain/devices/interfaces/{index}/macAddress");
+            operations.push(json!({"op": "add", "path": path, "value": address.to_string()}));
+            addresses.push(format!("{address} to {interface}"));
+            assigned.insert(interface, address.to_string());
+        }
+        if let Some(interface) = lacking.first().filter(|_| pools.is_empty()) {
+            let note = format!("No MACPool serves the machine, and interface {interface} has no MAC address");
+            return Err((pools, "MACAddressMissing", note));
+        }
+        let (needed, total) = (lacking.len(), serving.iter().map(|pool| pool.total()).sum());
+        if u64::try_from(needed).unwrap_or(u64::MAX) > total {
+            let pool = pools.join(", ");
+            let note = format!("The machine needs {needed} MAC addresses, and pool {pool} has {total} in total");
+            return Err((pools, "MACPoolExhausted", note));
+        }
+        let (mut records, mut taken) = (Vec::new(), Vec::new());
+        for interface in lacking {
             let Some((pool, address)) = free.take(&pools, key, interface) else {
-                free.exhausted.extend(&pools);
-                if pools.is_empty() {
-                    let note = format!("No MACPool serves the machine, and interface {interface} has no MAC address");
-                    return Err((pools, "MACAddressMissing", note));
+                free.free_again(taken);
+                let namespace = key.namespace.as_str();
+                let older = pools.iter().find_map(|pool| free.waiting.get(&(namespace, pool)));
+                let why = older.map(|older| format!(": machine {older} is older and waits, too")).unwrap_or_default();
+                let pool = pools.join(", ");
+                let note = format!("No available MAC addresses in pool {pool} for interface {interface}{why}");
+                for pool in &pools {
+                    free.waiting.entry((namespace, pool)).or_insert(key);
                 }
-                let note = format!("No available MAC addresses in pool {} for interface {interface}", pools.join(", "));
                 return Err((pools, "MACPoolExhausted", note));
             };
-            let version = self.leases.version(&address);
+            taken.push(address);
+            let version = self.leases.get(&address).and(self.leases.version(&address));
             let lease = Box::new(lease(address, pool, key, vm, interface, now));
             records.push(Action::Record { address, version, lease });
         }

@@ -59,6 +59,7 @@ impl Objects {
         let exhausted = match &pool.pool {
             Err(_) => ("Unknown", "NotReady", "The addresses of the pool are not known"),
             Ok(_) if free == 0 => ("True", "NoFreeAddress", "No available MAC addresses in pool"),
+            Ok(_) if waiting > 0 => ("True", "TooFewFreeAddresses", "A machine needs more addresses than are free"),
             Ok(_) => ("False", "FreeAddresses", "The pool has free addresses"),
         };
         let duplicates = match shared.as_str() {

@@ -56,15 +56,18 @@ impl Objects {
         used
     }
 
+    /// Returns the addresses that at least two running guests use, with the names of the machines.
     pub(super) fn collisions(&self) -> BTreeMap<MacAddr, BTreeSet<Key>> {
-        let mut unique = Used::new();
+        let mut collisions: BTreeMap<MacAddr, BTreeSet<Key>> = BTreeMap::new();
+        if self.shared.is_empty() {
+            return collisions;
+        }
         for (key, guest) in self.guests.iter() {
-            for address in &guest.unique {
-                unique.entry(*address).or_default().insert(key);
+            for address in guest.unique.intersection(&self.shared) {
+                collisions.entry(*address).or_default().insert(key.clone());
             }
         }
-        let shared = unique.into_iter().filter(|(_, keys)| keys.len() > 1);
-        shared.map(|(address, keys)| (address, keys.into_iter().cloned().collect())).collect()
+        collisions
     }
 }
 

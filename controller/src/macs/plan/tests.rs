@@ -95,6 +95,8 @@ fn actions_at(objects: &Objects, now: Timestamp) -> Vec<String> {
         Action::Assign { key, addresses, .. } => format!("assign {} in {key}", addresses.join(", ")),
         Action::Hold { address, version, lease } => format!("hold {address} {version} of {}", lease.holder.name),
         Action::Prove { address, version, lease } => format!("prove {address} {version} of {}", lease.holder.name),
+        Action::Delete { address, version, lease } => format!("delete {address} {version} of {}", lease.holder.name),
+        Action::Report { pool, .. } => format!("report {pool}"),
     };
     objects.plan(now).actions.into_iter().map(line).collect()
 }
@@ -265,11 +267,207 @@ fn machines_are_served_in_the_order_of_their_creation_and_get_all_addresses_or_n
         ["0a:00:00:00:00:00 of p for old a", "0a:00:00:00:00:01 of p for old b", "0a:00:00:00:00:02 of p for old c"];
     assert_eq!(actions(&objects), expected.map(|line| format!("record {line}")));
     let waiting = objects.plan(NOW).waiting;
-    let note = |interface: &str| {
-        ("MACPoolExhausted", format!("No available MAC addresses in pool p for interface {interface}"))
+    let note = |end: &str| ("MACPoolExhausted", format!("No available MAC addresses in pool p for interface {end}"));
+    let young = note("a: machine n/middle is older and waits, too");
+    assert_eq!(waiting, [(key("middle"), note("b")), (key("young"), young)].into());
+    let expected = ["NoDuplicates", "TooFewFreeAddresses", "Serving", "NotStalled"].map(str::to_owned);
+    assert_eq!(status(&objects), ([4, 4, 0], 2, expected.into()));
+    let conditions = &objects.plan(NOW).statuses["p"]["status"]["conditions"];
+    assert_eq!(conditions[1]["status"], "True");
+}
+
+/// A VirtualMachine of the namespace `m`, which the pool of [`shared`] serves, too.
+fn of_other(name: &str, second: u64, interfaces: &[(&str, &str)]) -> Object {
+    let mut vm = vm(name, second, interfaces);
+    vm.metadata.namespace = Some("m".to_owned());
+    vm
+}
+
+/// Objects with the pool `p`, which has four addresses for the namespaces `m` and `n`.
+fn shared() -> Objects {
+    let mut objects = Objects::default();
+    let mut pool = pool("p", "0a:00:00:00:00:00-0a:00:00:00:00:03", 1);
+    pool.data["spec"]["namespaces"] = json!(["m", "n"]);
+    objects.apply_pool(pool);
+    objects
+}
+
+#[test]
+fn a_machine_that_waits_for_several_addresses_makes_only_younger_machines_of_its_namespace_wait() {
+    let mut objects = shared();
+    objects.apply_lease(&leased("0a:00:00:00:00:03", "held", None));
+    objects.apply_vm(&vm("held", 0, &[("a", "0a:00:00:00:00:03")]));
+    objects.apply_vm(&vm("large", 1, &[("a", ""), ("b", ""), ("c", ""), ("d", "")]));
+    objects.apply_vm(&vm("young", 2, &[("a", "")]));
+    objects.apply_vm(&of_other("x", 3, &[("a", ""), ("b", "")]));
+    objects.apply_vm(&of_other("y", 4, &[("a", "")]));
+    let expected = [
+        "record 0a:00:00:00:00:00 of p for x a",
+        "record 0a:00:00:00:00:01 of p for x b",
+        "record 0a:00:00:00:00:02 of p for y a",
+    ];
+    assert_eq!(actions(&objects), expected);
+    let note = |end: &str| ("MACPoolExhausted", format!("No available MAC addresses in pool p for interface {end}"));
+    let young = note("a: machine n/large is older and waits, too");
+    assert_eq!(objects.plan(NOW).waiting, [(key("large"), note("d")), (key("young"), young)].into());
+}
+
+#[test]
+fn no_machine_waits_for_a_machine_that_needs_more_addresses_than_its_pools_have() {
+    let mut objects = shared();
+    let interfaces = ["a", "b", "c", "d", "e"].map(|name| (name, ""));
+    objects.apply_vm(&vm("endless", 1, &interfaces));
+    objects.apply_vm(&vm("young", 2, &[("a", "")]));
+    objects.apply_vm(&of_other("x", 3, &[("a", "")]));
+    let expected = ["record 0a:00:00:00:00:00 of p for young a", "record 0a:00:00:00:00:01 of p for x a"];
+    assert_eq!(actions(&objects), expected);
+    let note = ("MACPoolExhausted", "The machine needs 5 MAC addresses, and pool p has 4 in total".to_owned());
+    assert_eq!(objects.plan(NOW).waiting, [(key("endless"), note)].into());
+    assert_eq!(status(&objects).1, 1);
+}
+
+#[test]
+fn a_machine_that_is_set_aside_takes_no_address_and_keeps_its_own() {
+    let mut objects = objects();
+    objects.apply_lease(&leased("0a:00:00:00:00:00", "aside", None));
+    objects.apply_vm(&vm("aside", 1, &[("a", ""), ("b", "0a:00:00:00:00:01"), ("c", "")]));
+    objects.apply_vm(&vm("w", 2, &[("a", ""), ("b", "")]));
+    objects.set_aside.insert(key("aside"));
+    let expected = ["record 0a:00:00:00:00:02 of p for w a", "record 0a:00:00:00:00:03 of p for w b"];
+    assert_eq!(actions(&objects), expected);
+    objects.set_aside.clear();
+    let expected = ["record 0a:00:00:00:00:01 of p for aside b", "record 0a:00:00:00:00:02 of p for aside c"];
+    assert_eq!(actions(&objects), expected);
+}
+
+/// A lease of the interface `a` of a machine. It was released at this second.
+fn released_at(octet: u8, name: &str, second: u8) -> Object {
+    leased(&format!("0a:00:00:00:01:{octet:02x}"), name, Some(&format!("2026-08-02T10:00:{second:02}.000000Z")))
+}
+
+#[test]
+fn only_the_newest_released_lease_of_each_interface_of_a_name_stays() {
+    let mut objects = Objects::default();
+    let mut other = released_at(2, "w", 1);
+    other.data["spec"]["holder"]["interface"] = "b".into();
+    let mut of_other = released_at(3, "w", 1);
+    of_other.data["spec"]["holder"]["namespace"] = "m".into();
+    for lease in [released_at(0, "w", 1), released_at(1, "w", 2), other, of_other, released_at(4, "v", 0)] {
+        objects.apply_lease(&lease);
+    }
+    assert_eq!(actions(&objects), ["delete 0a:00:00:00:01:00 7 of w"]);
+    // A reuse delay that has not ended, a damaged lease and a held lease keep the object.
+    let mut delayed = released_at(0, "w", 1);
+    delayed.metadata.resource_version = Some("8".to_owned());
+    delayed.data["spec"]["reuseAfter"] = "2026-09-01T10:00:00.000000Z".into();
+    objects.apply_lease(&delayed);
+    assert_eq!(actions(&objects), [] as [&str; 0]);
+    delayed.metadata.resource_version = Some("9".to_owned());
+    delayed.data["spec"]["reuseAfter"] = "2026-08-14T09:33:20.000000Z".into();
+    objects.apply_lease(&delayed);
+    assert_eq!(actions(&objects), ["delete 0a:00:00:00:01:00 9 of w"]);
+    delayed.metadata.resource_version = Some("10".to_owned());
+    delayed.data["spec"]["holder"] = "w".into();
+    objects.apply_lease(&delayed);
+    assert_eq!(actions(&objects), [] as [&str; 0]);
+}
+
+#[test]
+fn a_released_lease_whose_address_a_machine_gets_is_not_deleted() {
+    let mut objects = objects();
+    objects.apply_lease(&leased("0a:00:00:00:00:00", "old", RELEASED));
+    objects.apply_lease(&leased("0a:00:00:00:00:01", "old", RELEASED));
+    objects.apply_lease(&leased("0a:00:00:00:00:02", "old", RELEASED));
+    objects.apply_vm(&vm("w", 1, &[("a", "0a:00:00:00:00:02"), ("b", "")]));
+    let expected = [
+        "record 0a:00:00:00:00:02 of p for w a over 7",
+        "record 0a:00:00:00:00:00 of p for w b over 7",
+        "delete 0a:00:00:00:00:01 7 of old",
+    ];
+    assert_eq!(actions(&objects), expected);
+    // The machine gets a new lease of an address whose lease was deleted.
+    objects.leases.forget(&MacAddr::new(0x0a, 0, 0, 0, 0, 1), 7);
+    objects.leases.forget(&MacAddr::new(0x0a, 0, 0, 0, 0, 0), 7);
+    let expected = ["record 0a:00:00:00:00:02 of p for w a over 7", "record 0a:00:00:00:00:00 of p for w b"];
+    assert_eq!(actions(&objects), expected);
+}
+
+#[test]
+fn an_old_report_of_a_deletion_removes_no_new_lease_of_the_address() {
+    let mut objects = objects();
+    let (name, address) = ("0a-00-00-00-00-00.mac", MacAddr::new(0x0a, 0, 0, 0, 0, 0));
+    objects.apply_lease(&leased("0a:00:00:00:00:00", "old", RELEASED));
+    objects.leases.forget(&address, 7);
+    let mut new = leased("0a:00:00:00:00:00", "w", None);
+    new.metadata.resource_version = Some("9".to_owned());
+    objects.apply_lease(&new);
+    objects.remove_lease(name, Some(8));
+    assert!(matches!(objects.lease(address, NOW), Leased::Held));
+    objects.remove_lease(name, Some(10));
+    assert!(matches!(objects.lease(address, NOW), Leased::Free { version: None }));
+}
+
+#[test]
+fn a_cluster_without_mac_pools_needs_a_decision_only_for_a_collision_or_a_machine_with_the_label() {
+    let mut objects = Objects::default();
+    objects.apply_vm(&applied_again("w", &["a"]));
+    let (w, version, guest_of_w) = guest("w", "52:54:00:00:00:01");
+    objects.store_guest(w.clone(), version, guest_of_w);
+    assert!(objects.is_idle());
+    assert_eq!(objects.plan(NOW), Plan::default());
+    let (v, version, guest_of_v) = guest("v", "52:54:00:00:00:01");
+    objects.store_guest(v.clone(), version, guest_of_v);
+    assert!(!objects.is_idle());
+    objects.remove_guest(&v, Some(4));
+    assert!(!objects.is_idle(), "an older deletion");
+    objects.remove_guest(&v, Some(6));
+    assert!(objects.is_idle());
+    let mut waits = vm("x", 1, &[("a", "")]);
+    objects.apply_vm(&waits);
+    assert_eq!(objects.plan(NOW).waiting.into_keys().collect::<Vec<_>>(), [key("x")]);
+    waits.metadata.resource_version = Some("6".to_owned());
+    waits.data["spec"]["template"]["spec"]["domain"]["devices"]["interfaces"][0]["macAddress"] =
+        "52:54:00:00:00:02".into();
+    objects.apply_vm(&waits);
+    assert!(objects.is_idle());
+    objects.apply_lease(&leased("0a:00:00:00:00:00", "w", RELEASED));
+    assert!(!objects.is_idle());
+    objects.remove_lease("0a-00-00-00-00-00.mac", Some(8));
+    objects.apply_pool(pool("p", "0a:00:00:00:00:00-0a:00:00:00:00:03", 1));
+    assert!(!objects.is_idle());
+}
+
+#[test]
+fn the_collisions_after_any_changes_are_those_of_the_running_guests() {
+    let mut random = 1_u64;
+    let mut next = |below: u64| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (random >> 33) % below
     };
-    assert_eq!(waiting, [(key("middle"), note("b")), (key("young"), note("a"))].into());
-    assert_eq!(status(&objects).1, 2);
+    let (mut objects, mut version) = (Objects::default(), 10);
+    for round in 0..2_000 {
+        let key = key(&format!("w{}", next(5)));
+        // Some versions are older than the known version.
+        version += next(3);
+        let reported = version - next(2);
+        match next(8) {
+            0 => objects.remove_guest(&key, Some(reported).filter(|_| next(2) == 0)),
+            1 if next(20) == 0 => objects.forget_machines(),
+            _ => {
+                let addresses: Vec<String> = (0..next(4)).map(|_| format!("52:54:00:00:00:{:02x}", next(6))).collect();
+                let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
+                objects.store_guest(key, reported, Guest::read(&instance(&addresses)));
+            }
+        }
+        let mut users: BTreeMap<MacAddr, BTreeSet<Key>> = BTreeMap::new();
+        for (key, guest) in objects.guests.iter() {
+            for address in &guest.unique {
+                users.entry(*address).or_default().insert(key.clone());
+            }
+        }
+        users.retain(|_, keys| keys.len() > 1);
+        assert_eq!((objects.shared.is_empty(), objects.collisions()), (users.is_empty(), users), "round {round}");
+    }
 }
 
 #[test]
