@@ -2349,7 +2349,7 @@ fn a_machine_claims_from_another_provider_and_waits_for_the_address() {
     let note = "No available IPs in pool for interface eno101: IPAddressClaim n/w-eno101: PoolExhausted: none left";
     assert_eq!(decide(&exhausted), report("IPPoolExhausted", note));
     let other = json!({"spec": {"poolRef": {"name": "y"}}});
-    let note = "IPAddressClaim n/w-eno101: of InClusterIPPool y, expected InClusterIPPool x";
+    let note = "IPAddressClaim n/w-eno101: it belongs to InClusterIPPool y, expected InClusterIPPool x";
     assert_eq!(decide(&with_address_claim("m-1", &other)), report("IPAddressConflict", note));
     let given = with_address_claim("m-1", &json!({"status": {"addressRef": {"name": "a"}}}));
     assert_eq!(decide(&given), Step::ReadAddress("a".to_owned()));
