@@ -89,7 +89,7 @@ enum Command {
     ConfigDrive(ConfigDriveArgs),
     /// Write the kernel arguments of an OpenShift Machine on vSphere
     VsphereKargs(VsphereKargs),
-    /// Check the vSphere hosts of an install-config.yaml, or write their Machines
+    /// Check the vSphere hosts of an install-config.yaml
     #[command(subcommand)]
     InstallHosts(InstallHostsCommand),
     /// Write the state of the pools for Prometheus
