@@ -25,6 +25,10 @@ use crate::kinds::virtual_machine::{
     addresses_in, instances, kubevirt_machines, networks, virtual_machines,
 };
 
+/// Maximum number of interfaces in the allocation of a Secret. A user can write any number, and the leader looks for the
+/// lease of each address before it opens new addresses.
+const MOST_INTERFACES: usize = 64;
+
 /// Annotation of a Secret. The value is the allocation in the Secret, as JSON.
 pub(crate) const ALLOCATION_ANNOTATION: &str = "ipam.glowplug.dev/allocation";
 /// Annotation of a Secret with the time of the last update of its document.
@@ -456,6 +460,9 @@ impl OwnSecret {
         let Some(machine) = note.machine.machine().filter(|_| is_object_name(&note.vm)) else {
             return invalid("invalid name or UID".to_owned());
         };
+        if note.interfaces.len() > MOST_INTERFACES {
+            return invalid(format!("{} interfaces, expected at most {MOST_INTERFACES}", note.interfaces.len()));
+        }
         let mut families = BTreeSet::new();
         for (given, address) in note.interfaces.iter().flat_map(|it| it.addresses.iter().map(move |of| (it, of))) {
             if !families.insert((given.interface, Family::of(address.ip()))) {
@@ -642,6 +649,9 @@ mod tests {
         );
         let twice = error("several addresses of one family for eno101");
         assert_eq!(problem("\"10.0.0.8/24\"", "\"10.0.0.8/24\",\"10.0.0.8/24\""), twice);
+        let interface = r#"{"interface":"eno1","network":"n/net","pool":"n/p","addresses":[]}"#;
+        let many = format!("\"interfaces\":[{}", format!("{interface},").repeat(MOST_INTERFACES));
+        assert_eq!(problem("\"interfaces\":[", &many), error("65 interfaces, expected at most 64"));
     }
 
     #[test]

@@ -48,12 +48,15 @@ impl Work<'_> {
                 return Ok(Response::Secret(name, secret));
             }
             Step::ReadOtherSecret(name) => {
+                // A Secret with an invalid name cannot exist, and an invalid name must not become a part of a path.
                 let secret = match is_object_name(&name) {
-                    true => ask(find(&self.secrets(key), &name)).await?.map(secret_in).transpose()?,
-                    // A Secret with an invalid name cannot exist, and an invalid name must not become a part of a path.
-                    false => None,
+                    true => ask(find(&self.secrets(key), &name)).await,
+                    false => Ok(None),
                 };
-                return Ok(Response::OtherAddresses(name, addresses_of(secret)));
+                if let Err(error) = &secret {
+                    self.report_denied(view, &name, error);
+                }
+                return Ok(Response::OtherAddresses(name, addresses_of(secret?.map(secret_in).transpose()?)));
             }
             Step::RequestReference(patch, notice) => {
                 if !self.patch_vm(view, &Patch::Merge(patch)).await? {
@@ -252,12 +255,22 @@ impl Work<'_> {
         Ok(read.is_some_and(|secret| secrets.contains(secret)))
     }
 
+    /// Returns an error while an adoption of records runs.
+    fn check_adoption(&self) -> Result<(), Error> {
+        match self.index().is_adopting() {
+            true => Err(Error::NotReady("the records of machines are being adopted".to_owned())),
+            false => Ok(()),
+        }
+    }
+
     /// Releases the addresses of interfaces that are on another network now.
     ///
     /// An adoption would make the record of a released address a lease or a conflict of the machine again. So the record
-    /// is removed before the release, and after a crash between the two the lease still holds the address.
+    /// is removed before the release, and after a crash between the two the lease still holds the address. An adoption
+    /// that runs may already have read the record, so the release waits for its end.
     async fn release(&self, view: &View, release: Release) -> Result<Response, Error> {
         let (key, Release { machine, addresses, secrets, records }) = (&view.key, release);
+        self.check_adoption()?;
         for name in &secrets {
             self.delete_secret(view, &machine, name).await?;
         }
@@ -278,9 +291,7 @@ impl Work<'_> {
         if !is_removed {
             return Ok(Response::NotStored);
         }
-        if self.index().is_adopting() {
-            return Err(Error::NotReady("the records of machines are being adopted".to_owned()));
-        }
+        self.check_adoption()?;
         let uid = machine.uid.clone();
         let addresses = list(self.machines.registry.release_addresses(machine, addresses).await?);
         tracing::info!(machine = %key, uid, addresses, "released the addresses of another network");

@@ -133,10 +133,12 @@ impl KnownIpamClaims {
         }
     }
 
-    /// Records that the claim `uid` of a name holds an address in the ledger. If the claim does not exist, the address
-    /// must be released.
+    /// Records that the claim `uid` of a name holds or reserves an address in the ledger. If the claim does not exist,
+    /// the address must be released.
     pub(crate) fn note_holder(&mut self, key: &Key, uid: &str) {
-        if self.claims.get(key).is_none_or(|claim| claim.uid() != uid) {
+        if self.claims.get(key).is_some_and(|claim| claim.uid() == uid) {
+            self.adopted.insert(key.clone());
+        } else {
             let former = self.former.entry(key.clone()).or_default();
             former.entry(uid.to_owned()).or_insert_with(|| [vm_of_name(&key.name).to_owned()].into());
         }
@@ -450,6 +452,15 @@ mod tests {
         index.remove(IpamKind::Claim, &key("n", "honest.net1"), None);
         assert_eq!(index.view(&key("n", "honest.net1")).former.keys().collect::<Vec<_>>(), ["u-honest"]);
         assert_eq!(doubted(&index), []);
+    }
+
+    #[test]
+    fn a_later_leader_releases_a_claim_that_is_gone_although_no_pool_serves_its_network() {
+        let mut index = index();
+        index.remove(IpamKind::Attachment, &key("n", "net"), None);
+        index.note_holder(&key("n", "honest.net1"), "u-honest");
+        index.remove(IpamKind::Claim, &key("n", "honest.net1"), None);
+        assert_eq!(index.view(&key("n", "honest.net1")).former.keys().collect::<Vec<_>>(), ["u-honest"]);
     }
 
     #[test]
