@@ -235,6 +235,7 @@ fn answer(mut lists: Lists, target: &Target, only: &[Key], now: Timestamp) -> an
                 let standing = Standing::of(vm, lists.guests.get(&vm.key()).map(|(_, guest)| guest));
                 if matches!(standing, Standing::LeftAlone | Standing::Runs)
                     && matches!(row.result, Word::Recorded | Word::Reserved | Word::LeftAlone)
+                    && !row.needs_decision
                 {
                     left_alone.push(row.machine.clone());
                 }

@@ -198,7 +198,7 @@ impl<'a> Facts<'a> {
         let reported = reported(of.pool, guest);
         if let Some(recorded) = self.records.get(&claimant) {
             let (word, mut reason) = self.of_record(vm, &claimant, recorded, &reported, of);
-            let has_no_data = word == Word::Reserved && standing != Standing::HasSecret;
+            let has_no_data = word == Word::Reserved && (standing != Standing::HasSecret || self.lacks_secret(vm));
             if has_no_data {
                 reason += ", and gets no network data: offer the address, or remove the record";
             }

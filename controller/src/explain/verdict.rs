@@ -115,6 +115,15 @@ pub(super) fn verdict(
                 .to_owned(),
             false => format!("preAllocations of the pool keeps {} for the machine", kept.join(", ")),
         };
+        // The machine would get another address than the recorded one, or no network data.
+        if let Some(address) = lost {
+            let reason = format!("{reason}; {address} is recorded for it, and no lease has it");
+            let what_to_do = format!(
+                "restart the controller: it adds the lease when it starts, unless the address has another user, which kubectl glowplug \
+                 audit names; do not remove the annotation {LEFT_ALONE_ANNOTATION} before"
+            );
+            return (State::LeftAlone, reason, None, Some(what_to_do));
+        }
         let what_to_do = format!(
             "to give it an address of the pool, remove the annotation {LEFT_ALONE_ANNOTATION}, then restart the machine; {keep}"
         );

@@ -1168,6 +1168,20 @@ mod tests {
     }
 
     #[test]
+    fn the_answer_about_a_machine_that_is_left_alone_names_a_recorded_address_without_a_lease() {
+        let noted = json!({"annotations": {
+            (LEFT_ALONE_ANNOTATION): "v", "kubevirt.cluster.x-k8s.io/allocated-ip-eno101": "10.0.0.9/24",
+            "ipam.glowplug.dev/network-eno101": "infra/vlan10",
+        }});
+        let answer = about(machine(json!({}), noted), vec![pool("p", json!({}))], vec![]);
+        let reason = "the guest was already running when a pool first selected the machine, and keeps its own network; 10.0.0.9 is recorded for \
+                      it, and no lease has it";
+        let advice = "restart the controller: it adds the lease when it starts, unless the address has another user, which kubectl glowplug \
+                      audit names; do not remove the annotation ipam.glowplug.dev/left-alone before";
+        assert_eq!(said(&answer), (State::LeftAlone, reason, None, Some(advice)));
+    }
+
+    #[test]
     fn the_answer_about_a_machine_names_network_data_that_a_user_wrote() {
         let own = machine(json!({"networkDataSecretRef": {"name": "mine"}}), json!({}));
         let answer = about(own, vec![pool("p", json!({}))], vec![]);

@@ -1011,7 +1011,7 @@ async fn create_kubevirt_machine(place: &Place<'_>, manifest: &mut Value) {
 }
 
 pub async fn machines_that_wait_on_another_network_get_addresses_when_their_pool_grows(cluster: &Cluster) {
-    let place = Place::start(cluster, &["10.0.0.8/31"]).await;
+    let mut place = Place::start(cluster, &["10.0.0.8/31"]).await;
     let other = format!("{}-other", place.network);
     create_pool_on(&place, "q", &other, &["10.0.1.8/32"]).await;
     let moved = json!({
@@ -1023,7 +1023,10 @@ pub async fn machines_that_wait_on_another_network_get_addresses_when_their_pool
     place.until_recorded("w").await;
     let mut manifest = manifest(&place, "x", "Always");
     create_kubevirt_machine(&place, &mut manifest).await;
+    // A leader that has seen a definition without the map writes no map.
+    place.stop_leading();
     place.set_status_map("x", true).await;
+    place.lead().await;
     place.apply(&manifest).await;
     place.until_running("x").await;
     until(&place.machines, "x", |machine| machine.data["status"][STATUS_FIELD]["eno101"].is_array()).await;
