@@ -216,10 +216,12 @@ pub async fn the_claims_of_a_namespace_that_is_deleted_are_released(cluster: &Cl
         let _collector = Collector::start(cluster, &[&site.namespace]);
         let namespaces: Api<Namespace> = Api::all(cluster.client());
         namespaces.delete(&site.namespace, &DeleteParams::default()).await.unwrap();
-        until(&site.claims, "a", |claim| claim.metadata.deletion_timestamp.is_some() || leads).await;
         let _leader = match leader {
             Some(leader) => leader,
-            None => lead(cluster, &site).await,
+            None => {
+                until(&site.claims, "a", |claim| claim.metadata.deletion_timestamp.is_some()).await;
+                lead(cluster, &site).await
+            }
         };
         let is_gone = async || namespaces.get_opt(&site.namespace).await.unwrap().is_none().then_some(());
         poll("the end of the namespace", is_gone).await;
