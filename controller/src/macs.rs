@@ -135,7 +135,7 @@ enum Pass {
     Changed,
     /// No request had an effect, because the API server has newer objects. The watches report these objects later.
     Behind,
-    /// Only another change can change the decision. If there is none, the next decision follows at this time.
+    /// The decision stays the same until an object changes. Without a change, the next decision follows at this time.
     Done(Instant),
 }
 
