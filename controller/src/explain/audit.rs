@@ -21,7 +21,8 @@ use crate::explain::read::Reader;
 use crate::explain::reserved::{HEAD, Reserved, User, reserved};
 use crate::explain::text::{rows_of, write_section};
 use crate::kinds::kubevirt_machine::is_deleted;
-use crate::kinds::mac_pool::MAC_NETWORK;
+use crate::kinds::lease_name::parse_lease_name;
+use crate::kinds::mac_pool::{MAC_NETWORK, parse_mac_lease_name};
 use crate::kinds::pool::LeaseSpec;
 use crate::kinds::schema::lines;
 use crate::kinds::virtual_machine::VirtualMachine;
@@ -123,16 +124,12 @@ fn answer(mut lists: Lists, now: Timestamp) -> anyhow::Result<Answer> {
     let leased = leased(leader.state()?);
     let adoption = recorded.adopt(&mut leader, now)?;
     let mut findings = Vec::new();
-    for (name, problem) in damaged {
-        let message = format!("StaticIPLease {name}: {problem}");
-        findings.push(Finding { finding: Word::Unreadable, address: None, object: name, message });
-    }
+    findings.extend(damaged.into_iter().map(|(name, problem)| of_lease(Word::Unreadable, name, &problem)));
     for lease in &lists.leases {
         let spec = lease.data.get("spec").and_then(|spec| LeaseSpec::deserialize(spec).ok());
         let Some(lines) = spec.and_then(|spec| lines(&spec.beyond_schema())) else { continue };
-        let object = lease.metadata.name.clone().unwrap_or_default();
-        let message = format!("StaticIPLease {object}: {}", lines.replace('\n', "; "));
-        findings.push(Finding { finding: Word::SchemaViolated, address: None, object, message });
+        let name = lease.metadata.name.clone().unwrap_or_default();
+        findings.push(of_lease(Word::SchemaViolated, name, &lines.replace('\n', "; ")));
     }
     let facts = Facts::new(&lists, &recorded, &leased, &adoption, leader.state()?);
     findings.extend(of_conflicts(facts.leader));
@@ -316,6 +313,13 @@ fn of_mac_leases(lists: &Lists, inventory: &Inventory) -> Vec<Finding> {
     findings.collect()
 }
 
+/// Returns a finding about the lease of this name, which has the address of the lease.
+fn of_lease(finding: Word, name: String, problem: &str) -> Finding {
+    let of_mac = || parse_mac_lease_name(&name).map(|address| address.to_string());
+    let address = parse_lease_name(&name).map(|(address, _)| address.to_string()).or_else(of_mac);
+    Finding { finding, address, message: format!("StaticIPLease {name}: {problem}"), object: name }
+}
+
 fn finding(finding: Word, address: Option<IpAddr>, machine: &Machine, message: String) -> Finding {
     let address = address.map(|address| address.to_string());
     Finding { finding, address, object: title(machine), message }
@@ -465,7 +469,8 @@ mod tests {
     fn a_lease_that_cannot_be_read_is_a_finding_and_has_no_holder() {
         let mut damaged = lease("10-0-0-8.n.vlan10", "10.0.0.9", holder("VirtualMachine", "w"));
         let other = lease("x", "10.0.0.9", holder("VirtualMachine", "w"));
-        let expected = [found(Word::Unreadable, None, "10-0-0-8.n.vlan10"), found(Word::Unreadable, None, "x")];
+        let expected =
+            [found(Word::Unreadable, None, "x"), found(Word::Unreadable, Some("10.0.0.8"), "10-0-0-8.n.vlan10")];
         assert_eq!(findings(lists(vec![damaged.clone(), other.clone()], &[], &[])), expected);
         damaged["spec"] = json!(7);
         assert_eq!(findings(lists(vec![damaged, other], &[], &[])), expected);
@@ -477,7 +482,7 @@ mod tests {
         long["spec"]["pool"] = "p".repeat(400).into();
         let mut found = findings(lists(vec![long], &[claim("a")], &[address("a", "10.0.0.8")]));
         found.retain(|(word, ..)| *word == Word::SchemaViolated);
-        assert_eq!(found, [self::found(Word::SchemaViolated, None, "10-0-0-8.n.vlan10")]);
+        assert_eq!(found, [self::found(Word::SchemaViolated, Some("10.0.0.8"), "10-0-0-8.n.vlan10")]);
     }
 
     #[test]

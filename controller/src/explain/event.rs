@@ -27,12 +27,16 @@ impl Event {
         created.is_some_and(|created| self.time.get(..SECONDS) < created.get(..SECONDS))
     }
 
-    /// Reads an event. `None`: another program wrote the event.
+    /// Reads an event about the machine with this UID. `None`: another program wrote the event, or the event is about an
+    /// earlier machine of the same name.
     #[must_use]
-    pub fn of_controller(event: &Object) -> Option<Self> {
+    pub fn of_controller(event: &Object, uid: Option<&str>) -> Option<Self> {
         const REPORTER: &str = "glowplug-controller";
         let data = &event.data;
         if data["reportingComponent"] != REPORTER && data["source"]["component"] != REPORTER {
+            return None;
+        }
+        if data["involvedObject"]["uid"].as_str().is_some_and(|of| Some(of) != uid) {
             return None;
         }
         // Other programs can publish events under the name of the controller, with any text.

@@ -95,6 +95,8 @@ pub struct Family {
     pub by_record: String,
     /// Addresses that only a guest reports, or that a Service or the control plane of a Cluster has.
     pub by_report: String,
+    /// Released addresses in their reuse delay.
+    pub reuse_delay: String,
     /// Addresses with two users. The other numbers include them as allocated or reserved.
     pub conflicts: String,
 }
@@ -204,12 +206,23 @@ fn mac_pool_line(object: Object) -> MacPoolLine {
 
 impl From<FamilyCount> for Family {
     fn from(count: FamilyCount) -> Self {
-        let FamilyCount { family, free, allocated, outside, excluded, by_record, by_report, conflicts, .. } = count;
+        let FamilyCount {
+            family,
+            free,
+            allocated,
+            outside,
+            excluded,
+            by_record,
+            by_report,
+            reuse_delay,
+            conflicts,
+            ..
+        } = count;
         // A controller of an earlier version writes only some of the counts.
         let or_0 = |count: String| if count.is_empty() { "0".to_owned() } else { count };
-        let [allocated, outside, excluded, by_record, by_report, conflicts] =
-            [allocated, outside, excluded, by_record, by_report, conflicts].map(or_0);
-        Self { family, free, allocated, outside, excluded, by_record, by_report, conflicts }
+        let [allocated, outside, excluded, by_record, by_report, reuse_delay, conflicts] =
+            [allocated, outside, excluded, by_record, by_report, reuse_delay, conflicts].map(or_0);
+        Self { family, free, allocated, outside, excluded, by_record, by_report, reuse_delay, conflicts }
     }
 }
 
@@ -228,15 +241,15 @@ impl fmt::Display for Summary {
             let start = [pool.name.clone(), pool.network.clone(), ready(pool.ready)];
             let end = [pool.waiting, pool.left_alone, pool.outdated].map(|count| count.to_string());
             let none = || "-".to_owned();
-            let mut counts: Vec<[String; 8]> = pool.families.iter().cloned().map(<[String; 8]>::from).collect();
+            let mut counts: Vec<[String; 9]> = pool.families.iter().cloned().map(<[String; 9]>::from).collect();
             if counts.is_empty() {
-                counts.push([(); 8].map(|()| none()));
+                counts.push([(); 9].map(|()| none()));
             }
-            for [family, free, allocated, outside, excluded, by_record, by_report, conflicts] in counts {
+            for [family, free, allocated, outside, excluded, by_record, by_report, delayed, conflicts] in counts {
                 let ([name, network, ready], [waiting, left_alone, outdated]) = (start.clone(), end.clone());
                 rows.push([
-                    name, network, ready, family, free, allocated, outside, excluded, by_record, by_report, conflicts,
-                    waiting, left_alone, outdated,
+                    name, network, ready, family, free, allocated, outside, excluded, by_record, by_report, delayed,
+                    conflicts, waiting, left_alone, outdated,
                 ]);
             }
         }
@@ -251,6 +264,7 @@ impl fmt::Display for Summary {
             "EXCLUDED",
             "BY RECORD",
             "BY REPORT",
+            "REUSE DELAY",
             "CONFLICTS",
             "WAITING",
             "LEFT ALONE",
@@ -302,10 +316,11 @@ impl fmt::Display for Summary {
     }
 }
 
-impl From<Family> for [String; 8] {
+impl From<Family> for [String; 9] {
     fn from(counts: Family) -> Self {
-        let Family { family, free, allocated, outside, excluded, by_record, by_report, conflicts } = counts;
-        [family, free, allocated, outside, excluded, by_record, by_report, conflicts]
+        let Family { family, free, allocated, outside, excluded, by_record, by_report, reuse_delay, conflicts } =
+            counts;
+        [family, free, allocated, outside, excluded, by_record, by_report, reuse_delay, conflicts]
     }
 }
 
@@ -328,7 +343,7 @@ mod tests {
     fn pools() -> Vec<KnownPool> {
         let counts = json!({
             "family": "IPv4", "total": "8", "allocated": "5", "reserved": "2", "excluded": "1", "byReport": "1",
-            "reuseDelay": "0", "free": "0", "conflicts": "0", "outside": "0",
+            "reuseDelay": "6", "free": "0", "conflicts": "0", "outside": "0",
         });
         let first = json!({"kind": "KubevirtMachine", "namespace": "n", "name": "w", "family": "IPv4", "since": "2026-08-14T10:00:00Z"});
         let condition = |type_: &str, status: &str, message: &str| {
@@ -382,10 +397,10 @@ mod tests {
         };
         assert_eq!(
             summarize(Some(vec![leader]), &pools(), macs, vec![waiter]).to_string(),
-            "POOL   NETWORK       READY    FAMILY  FREE  ALLOCATED  OUTSIDE  EXCLUDED  BY RECORD  BY REPORT  CONFLICTS  WAITING  LEFT ALONE  OUTDATED\n\
-             g      infra/vlan10  False    -       -     -          -        -         -          -          -          0        0           0\n\
-             n/new                Unknown  -       -     -          -        -         -          -          -          0        0           0\n\
-             n/p    n/vlan10      True     IPv4    0     5          0        1         0          1          0          2        3           4\n\n\
+            "POOL   NETWORK       READY    FAMILY  FREE  ALLOCATED  OUTSIDE  EXCLUDED  BY RECORD  BY REPORT  REUSE DELAY  CONFLICTS  WAITING  LEFT ALONE  OUTDATED\n\
+             g      infra/vlan10  False    -       -     -          -        -         -          -          -            -          0        0           0\n\
+             n/new                Unknown  -       -     -          -        -         -          -          -            -          0        0           0\n\
+             n/p    n/vlan10      True     IPv4    0     5          0        1         0          1          6            0          2        3           4\n\n\
              MAC POOL  READY    FREE  ALLOCATED  WAITING\n\
              m         Unknown  7     1          0\n\n\
              WAITING  KIND            POOL  SINCE                 REASON\n\
@@ -409,7 +424,7 @@ mod tests {
                 "name": "n/p", "network": "n/vlan10", "ready": true, "message": null,
                 "families": [{
                     "family": "IPv4", "free": "0", "allocated": "5", "outside": "0", "excluded": "1", "byRecord": "0",
-                    "byReport": "1", "conflicts": "0",
+                    "byReport": "1", "reuseDelay": "6", "conflicts": "0",
                 }],
                 "waiting": 2,
                 "firstWaiting": [{

@@ -22,7 +22,6 @@ use crate::explain::claim::{Waits, waits};
 use crate::explain::event::Event;
 use crate::explain::lists::namespaces;
 use crate::explain::read::{Listed, Reader};
-use crate::explain::verdict::State;
 use crate::explain::why::{Known, Recording, Seen};
 use crate::kinds::cluster_api::{IpAddressClaim, Kinds};
 use crate::kinds::ipam_claim::ipam_claims;
@@ -150,13 +149,14 @@ async fn of_machines(reader: &Reader, pools: &[KnownPool]) -> anyhow::Result<Vec
     if [has_leases, has_node_pools] != [Listed::Whole; 2] {
         return Ok(rejected.into_iter().map(|Rejected { waiter, key, .. }| (waiter, vec![key])).collect());
     }
+    let uids: BTreeMap<Key, Option<&str>> = vms.iter().map(|vm| (vm.key(), vm.metadata.uid.as_deref())).collect();
     let mut events: BTreeMap<Key, Vec<Event>> = BTreeMap::new();
     let event = |event: Object| {
         let of = &event.data["involvedObject"];
-        if let (Some(namespace), Some(name), Some(read)) =
-            (of["namespace"].as_str(), of["name"].as_str(), Event::of_controller(&event))
-        {
-            events.entry(Key::from((namespace, name))).or_default().push(read);
+        let (Some(namespace), Some(name)) = (of["namespace"].as_str(), of["name"].as_str()) else { return };
+        let key = Key::from((namespace, name));
+        if let Some(read) = uids.get(&key).and_then(|uid| Event::of_controller(&event, *uid)) {
+            events.entry(key).or_default().push(read);
         }
     };
     let of_machines = all().fields("involvedObject.kind=VirtualMachine");
@@ -175,8 +175,7 @@ async fn of_machines(reader: &Reader, pools: &[KnownPool]) -> anyhow::Result<Vec
         let secret = &NetworkSecret::Absent;
         let answer =
             known.explain(Seen { machine, relabelled: None, phase, instance, secret, kubevirt_machine, events });
-        let is_refused = answer.state == State::Conflicting && answer.addresses.is_empty();
-        if answer.state == State::Waiting || is_refused {
+        if answer.waits {
             let mut pools: Vec<String> = answer.pools.into_iter().map(|it| it.pool).collect();
             pools.dedup();
             let created = machine.metadata.creation_timestamp.as_ref().map(|time| time.0.to_string());

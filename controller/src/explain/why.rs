@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1;
 use kube::api::{ApiResource, ListParams};
 use serde::Serialize;
 
-use crate::cluster::conditions::{DUPLICATE_RECORDS, head};
+use crate::cluster::conditions::{DUPLICATE_RECORDS, UNREADABLE_LEASES, head};
 use crate::cluster::key::{Key, PoolId};
 use crate::cluster::object::Object;
 use crate::explain::claim::{ClaimAnswer, claim};
@@ -24,7 +24,9 @@ use crate::explain::verdict::{State, verdict, waits};
 use crate::kinds::kubevirt_machine::{
     Instance, KubevirtMachine, NetworkSecret, created, recorded_addresses, recorded_addresses_of_vm,
 };
-use crate::kinds::pool::{GlobalStaticIPPool, Holder, HolderKind, LeaseSpec, StaticIPLease, StaticIPPool, Waiting};
+use crate::kinds::pool::{
+    FamilyCount, GlobalStaticIPPool, Holder, HolderKind, LeaseSpec, StaticIPLease, StaticIPPool, Waiting,
+};
 use crate::kinds::virtual_machine::{VirtualMachine, instances, kubevirt_machines, node_pools, virtual_machines};
 use crate::pools::facts::PoolObject;
 use crate::pools::reference::lacking;
@@ -102,6 +104,9 @@ pub struct Answer {
     pub phase: Option<String>,
     /// The state of the machine.
     pub state: State,
+    /// Whether the machine waits for an address or for its network data, or is refused.
+    #[serde(skip)]
+    pub(super) waits: bool,
     /// The pools that select the machine. For each interface, the first pool comes before its overflow pools.
     pub pools: Vec<Selecting>,
     /// The addresses that the machine holds.
@@ -158,9 +163,10 @@ pub async fn why(reader: &Reader, key: &Key) -> anyhow::Result<Explained> {
     let namespaces = namespaces(reader, pools.iter().map(|pool| &*pool.checked)).await?;
     let of_machine = format!("involvedObject.kind=VirtualMachine,involvedObject.name={}", key.name);
     let kind = ApiResource::erase::<v1::Event>(&());
-    let (mut events, params) = (Vec::new(), ListParams::default().fields(&of_machine));
-    reader.each(&kind, Some(&key.namespace), params, |event| events.extend(Event::of_controller(&event))).await?;
     let machine = reader.get(&virtual_machines(), key).await?;
+    let uid = machine.as_ref().and_then(|machine| machine.metadata.uid.as_deref());
+    let (mut events, params) = (Vec::new(), ListParams::default().fields(&of_machine));
+    reader.each(&kind, Some(&key.namespace), params, |event| events.extend(Event::of_controller(&event, uid))).await?;
     let instance = reader.get(&instances(), key).await?;
     let Some(machine) = machine else {
         let machine = reader.get(&kubevirt_machines(), key).await?;
@@ -275,16 +281,41 @@ impl Known {
     }
 
     /// Returns the first address that an object of a machine records, that a pool of the machine offers, and that no
-    /// lease has. `None`: there is no such address. `recorded` has the addresses that its KubevirtMachine records.
-    fn lost(&self, machine: &VirtualMachine, selected: &[Selected], mut recorded: BTreeSet<IpAddr>) -> Option<IpAddr> {
-        recorded.extend(recorded_addresses_of_vm(machine));
+    /// lease has. `None`: there is no such address. `recorded` has the addresses that its objects record.
+    fn lost(&self, selected: &[Selected], recorded: &BTreeSet<IpAddr>) -> Option<IpAddr> {
         let offers = |selected: &Selected, address: IpAddr| {
             let mut pools = selected.pools().filter_map(|id| self.selection.pool(id)?.pool.as_ref().ok());
             pools.any(|pool| pool.offers(address))
         };
-        let has_lease = |it: &Selected, address: IpAddr| self.leased.contains(&(it.network.clone(), address));
-        let is_lost = |address: &IpAddr| selected.iter().any(|it| offers(it, *address) && !has_lease(it, *address));
-        recorded.into_iter().find(is_lost)
+        let has_lease = |it: &Selected, address: IpAddr| {
+            self.leased.contains(&(it.network.clone(), address))
+                || !self.lines(UNREADABLE_LEASES, &it.network, &address.to_string()).is_empty()
+        };
+        let is_lost = |address: &&IpAddr| selected.iter().any(|it| offers(it, **address) && !has_lease(it, **address));
+        recorded.iter().find(is_lost).copied()
+    }
+
+    /// Returns the lines about an address in the conditions of this type of all pools of the network.
+    fn lines(&self, type_: &str, network: &str, address: &str) -> BTreeSet<&str> {
+        let of_network = self.pools.iter().filter(|pool| pool.checked.network() == Some(network));
+        let conditions = of_network.flat_map(|pool| &pool.status.conditions);
+        let true_ones = conditions.filter(|it| it.type_ == type_ && it.status == "True");
+        let start = format!("{address}: ");
+        true_ones.flat_map(|it| it.message.lines()).filter(|line| line.starts_with(&start)).collect()
+    }
+
+    /// Returns a sentence about the addresses of exhausted pools that become free without a change: those in their reuse
+    /// delay. `None`: there is no such address.
+    fn delayed(&self, pools: &BTreeSet<String>) -> Option<String> {
+        let mut sentences = Vec::new();
+        for pool in self.pools.iter().filter(|pool| pools.contains(&pool.checked.id.to_string())) {
+            let is_delayed = |it: &&FamilyCount| it.free == "0" && !matches!(&*it.reuse_delay, "" | "0");
+            sentences.extend(pool.status.families.iter().filter(is_delayed).map(|it| {
+                let (id, count, family) = (&pool.checked.id, &it.reuse_delay, &it.family);
+                format!("{count} {family} addresses of pool {id} are free again after their reuse delay")
+            }));
+        }
+        (!sentences.is_empty()).then(|| sentences.join("; "))
     }
 
     /// The leases that a machine holds, including those of earlier VirtualMachines of its name.
@@ -325,10 +356,12 @@ impl Known {
         let cause = match lacking.as_deref() {
             None => format!("remove the cause; {by_itself}"),
             Some([]) => format!("wait: the machine has an address now, or its pool has a free one; {by_itself}"),
-            Some(pools) => format!(
-                "add addresses to pool {}, or delete machines that hold some; {by_itself}",
-                pools.join(" or to pool ")
-            ),
+            Some(pools) => {
+                let add =
+                    format!("add addresses to pool {}, or delete machines that hold some", pools.join(" or to pool "));
+                let delayed = self.delayed(&pools.iter().cloned().collect());
+                [Some(add), delayed, Some(by_itself.to_owned())].into_iter().flatten().collect::<Vec<_>>().join("; ")
+            }
         };
         let (state, reason, since, what_to_do) = match (message, waits(waiting)) {
             (Some(message), _) => (State::Waiting, message, since, Some(cause)),
@@ -348,6 +381,7 @@ impl Known {
             machine: key.to_string(),
             phase: None,
             state,
+            waits: true,
             pools: Vec::new(),
             addresses: held.map(HeldAddress::from).collect(),
             since,
@@ -359,7 +393,7 @@ impl Known {
 
     /// Explains a machine from the objects that were read.
     pub(super) fn explain(&self, seen: Seen<'_>) -> Answer {
-        let Seen { machine, relabelled, phase, instance, secret, kubevirt_machine, mut events } = seen;
+        let Seen { machine, relabelled, phase, instance, secret, mut kubevirt_machine, mut events } = seen;
         events.sort();
         let created = instance.and_then(|it| created(&it.metadata)).map(|it| it.to_string());
         let is_outdated = match (instance, secret) {
@@ -378,12 +412,11 @@ impl Known {
         for (network, reported) in instance.iter().flat_map(|instance| &instance.guest.networks) {
             used.extend(reported.addresses.iter().map(|address| (&**network, address.to_string())));
         }
-        let others: BTreeSet<&str> =
-            used.iter().flat_map(|(network, address)| others(network, address, &self.pools)).collect();
-        let others = others.into_iter().collect::<Vec<_>>().join("; ");
+        let mut recorded = std::mem::take(&mut kubevirt_machine.addresses);
+        recorded.extend(recorded_addresses_of_vm(machine));
         let (selected, verdict) = match self.selection.of(machine) {
             Ok(selected) => {
-                let held = (&*held, self.lost(machine, &selected, kubevirt_machine.addresses));
+                let held = (&*held, self.lost(&selected, &recorded));
                 let verdict = verdict(machine, &selected, &self.selection, held, &self.waiting, (instance, &current));
                 (selected, verdict)
             }
@@ -396,6 +429,16 @@ impl Known {
                 (Vec::new(), (State::Conflicting, problem.to_string(), None, Some(what_to_do)))
             }
         };
+        let waits = verdict.0 == State::Waiting || verdict.0 == State::Conflicting && held.is_empty();
+        let lines = |type_, addresses: &BTreeSet<(&str, String)>| {
+            let lines: BTreeSet<&str> =
+                addresses.iter().flat_map(|(network, address)| self.lines(type_, network, address)).collect();
+            lines.into_iter().collect::<Vec<_>>().join("; ")
+        };
+        let others = lines(DUPLICATE_RECORDS, &used);
+        let recorded = recorded.iter().map(IpAddr::to_string);
+        used.extend(recorded.flat_map(|it| selected.iter().map(move |pool| (&*pool.network, it.clone()))));
+        let unreadable = lines(UNREADABLE_LEASES, &used);
         // If no pool of the machine counts an outdated machine, the cause of the event `NetworkDataOutdated` is gone.
         let pools = selected.iter().flat_map(Selected::pools).map(PoolId::to_string);
         let pools: BTreeSet<String> = pools.chain(held.iter().map(|lease| lease.pool.clone())).collect();
@@ -411,6 +454,10 @@ impl Known {
         let is_known = instance.is_some_and(|it| it.has_started) && matches!(secret, NetworkSecret::Ours(_));
         let of_guest = of_guest.filter(|event| instance.is_some() && !is_known && !is_over(event));
         let (state, mut reason, since, what_to_do) = match verdict {
+            (_, _, since, _) if !unreadable.is_empty() => {
+                let what_to_do = "correct or delete the lease: \"A lease cannot be read\" in docs/troubleshooting.md";
+                (State::Conflicting, unreadable, since, Some(what_to_do.to_owned()))
+            }
             (State::Allocated | State::NotSelected | State::LeftAlone, _, since, _) if !others.is_empty() => {
                 let what_to_do = "stop one of the two users: \"Resolve each conflict\" in docs/recovery.md".to_owned();
                 (State::Conflicting, others, since, Some(what_to_do))
@@ -431,6 +478,10 @@ impl Known {
                 let labels = "the labels of spec.template do not count: write them into metadata.labels";
                 (State::NotSelected, reason, since, Some(format!("{what_to_do}; {labels}")))
             }
+            (State::Waiting, reason, since, Some(what_to_do)) => {
+                let delayed = self.delayed(&pools).map(|delayed| format!("; {delayed}")).unwrap_or_default();
+                (State::Waiting, reason, since, Some(what_to_do + &delayed))
+            }
             verdict => verdict,
         };
         if !earlier.is_empty() {
@@ -444,6 +495,7 @@ impl Known {
             machine: key.to_string(),
             phase,
             state,
+            waits,
             pools: selected.iter().flat_map(Selecting::all_of).collect(),
             addresses: held.into_iter().map(HeldAddress::from).collect(),
             since,
@@ -452,15 +504,6 @@ impl Known {
             events,
         }
     }
-}
-
-/// Returns the lines about an address in the conditions `DuplicateRecords` of all pools of the network.
-fn others<'p>(network: &str, address: &str, pools: &'p [KnownPool]) -> BTreeSet<&'p str> {
-    let of_network = pools.iter().filter(|pool| pool.checked.network() == Some(network));
-    let conditions = of_network.flat_map(|pool| &pool.status.conditions);
-    let shared = conditions.filter(|it| it.type_ == DUPLICATE_RECORDS && it.status == "True");
-    let start = format!("{address}: ");
-    shared.flat_map(|it| it.message.lines()).filter(|line| line.starts_with(&start)).collect()
 }
 
 /// Whether a lease is held by a machine: by the VirtualMachine itself, or by its KubevirtMachine.
@@ -731,6 +774,37 @@ mod tests {
                 Some("add IPv4 addresses to pool n/p, or delete machines that hold some"),
             )
         );
+    }
+
+    #[test]
+    fn the_advice_about_a_full_pool_names_the_addresses_in_their_reuse_delay() {
+        let first = json!([{"kind": "VirtualMachine", "namespace": "n", "name": "w", "family": "IPv4", "since": "2026-08-14T11:00:00Z"}]);
+        let families = json!([{"family": "IPv4", "total": "8", "reserved": "0", "free": "0", "reuseDelay": "2"}]);
+        let status = json!({"status": {"waiting": 1, "firstWaiting": first, "families": families}});
+        let answer = about(machine(json!({}), json!({})), vec![pool("p", status)], vec![]);
+        let advice = "add IPv4 addresses to pool n/p, or delete machines that hold some; 2 IPv4 addresses of pool n/p are free again after \
+                      their reuse delay";
+        assert_eq!(answer.what_to_do.as_deref(), Some(advice));
+    }
+
+    #[test]
+    fn a_machine_whose_lease_cannot_be_read_is_conflicting() {
+        let line = "10.0.0.8: StaticIPLease 10-0-0-8.infra.vlan10 cannot be read: spec.holder.interface: invalid interface \"\"";
+        let conditions = json!([{
+            "type": "UnreadableLeases", "status": "True", "reason": "r", "message": format!("{line}\n10.0.0.9: other"),
+            "lastTransitionTime": "2026-08-14T10:00:00Z",
+        }]);
+        let with = |leases: Vec<LeaseSpec>| {
+            let pools = vec![pool("p", json!({"status": {"conditions": conditions.clone()}}))];
+            let addresses = ["10.0.0.8".parse().unwrap()].into();
+            let kubevirt_machine = Recording { uid: None, addresses };
+            let answer = explain(Facts { pools, leases, kubevirt_machine, ..facts(machine(referring(), json!({}))) });
+            (answer.state, answer.reason, answer.what_to_do, answer.waits)
+        };
+        let advice =
+            Some("correct or delete the lease: \"A lease cannot be read\" in docs/troubleshooting.md".to_owned());
+        assert_eq!(with(vec![lease(json!({}))]), (State::Conflicting, line.to_owned(), advice.clone(), false));
+        assert_eq!(with(vec![]), (State::Conflicting, line.to_owned(), advice, true));
     }
 
     #[test]
@@ -1264,15 +1338,18 @@ mod tests {
     }
 
     #[test]
-    fn only_the_last_events_of_the_controller_are_shown() {
-        let event = |second: u8, reporter: &str| {
-            Event::of_controller(&object(json!({
+    fn only_the_last_events_of_the_controller_about_this_machine_are_shown() {
+        let event = |second: u8, reporter: &str, uid: &str| {
+            let event = object(json!({
                 "metadata": {"name": "e"}, "reportingComponent": reporter, "reason": "AddressPending",
                 "message": format!("{second}\u{1b}"), "eventTime": format!("2026-08-14T10:00:0{second}.000000Z"),
-            })))
+                "involvedObject": {"uid": uid},
+            }));
+            Event::of_controller(&event, Some("v"))
         };
-        assert_eq!(event(0, "virt-controller"), None);
-        let events: Vec<Event> = (0..7).rev().filter_map(|second| event(second, "glowplug-controller")).collect();
+        assert_eq!(event(0, "virt-controller", "v"), None);
+        assert_eq!(event(0, "glowplug-controller", "earlier"), None);
+        let events: Vec<Event> = (0..7).rev().filter_map(|second| event(second, "glowplug-controller", "v")).collect();
         let phase = Some("Scheduling".to_owned());
         let pools = vec![pool("p", json!({}))];
         let answer = explain(Facts { phase, pools, events, ..facts(machine(json!({}), json!({}))) });
