@@ -71,8 +71,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const HANDLING: Duration = Duration::from_secs(5);
 /// Flow-control window of a connection and of a request over HTTP/2, in bytes.
 const WINDOW: u32 = 128 << 10;
-/// Timeout of the head of the next request on a connection. API servers close a connection that they have not used for
-/// 90 seconds. If the server closed the connection first, a request could be lost.
+/// Time limit for the head of the next request on a connection, with the idle time before it. API servers close a
+/// connection after 90 seconds without a request. This limit is longer: if this program closed the connection first, a
+/// request could be lost.
 const IDLE: Duration = Duration::from_secs(120);
 /// Time limit for running requests when the program stops.
 const DRAIN: Duration = Duration::from_secs(10);

@@ -1,5 +1,5 @@
-//! Checks the rights of the service account and of the role for the plugin: each program has each right that it uses, and uses each
-//! right that it has.
+//! Checks the rights of the controller and of the plugin. The controller uses every right of its roles, and no other right. The plugin
+//! uses every right of its role. It also reads Secrets, for which its role has no right.
 
 use std::collections::BTreeSet;
 

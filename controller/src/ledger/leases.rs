@@ -73,8 +73,8 @@ pub struct ApiLedger {
     is_listed: bool,
     /// Changes that the next update reports.
     unreported: Vec<Change>,
-    /// Names of leases that may be doubtful or lost. Every doubtful or lost lease is among them. The next update
-    /// removes the other names.
+    /// Names of all doubtful and lost leases. There may also be names of leases that are no longer doubtful or lost. The
+    /// next update removes these names.
     unsettled: BTreeSet<String>,
     has_reported: bool,
     unreadable: UnreadableLeases,

@@ -37,8 +37,9 @@ pub(super) struct Recorded {
     /// Addresses that are reserved for machines of this name and that no pool offers. Each address comes with its
     /// network.
     pub(super) excluded: BTreeMap<Machine, BTreeSet<(String, IpAddr)>>,
-    /// Reservations for addresses that objects of the machine record. The machine has neither a lease nor a reservation
-    /// of such an address, because the record came after the address was open.
+    /// Reservations that the registry does not have yet and that the machine needs. An object of the machine records each
+    /// of these addresses, but the record was written after the address had been opened for allocation. So the record
+    /// was not adopted, and the machine has neither a lease nor a reservation of the address.
     pub(super) late: Vec<Reservation>,
     /// Addresses that are reserved for machines of this name, and that no object of the machine records any more.
     pub(super) unrecorded: BTreeMap<Machine, BTreeSet<(String, IpAddr)>>,

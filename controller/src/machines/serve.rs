@@ -388,9 +388,14 @@ impl View {
         selected.iter().find_map(place).unwrap_or_else(|| "spec.preAllocations of the pool".to_owned())
     }
 
-    /// Returns the step that releases the addresses of the interfaces of a machine that are on another network now. The
-    /// other interfaces keep their addresses. `interface` cannot get an address because of its leases. `None`: a guest
-    /// may have these addresses, the Secret `name` may have them, or this pass has released them.
+    /// Returns the step that releases leases whose interfaces have another network or pool now, so that the machine can
+    /// get addresses of its current pools. Reads the instance first, if this pass has not read it yet.
+    ///
+    /// A lease is released if its interface is on another network now. `interface` is the interface whose claim was
+    /// refused with [`ClaimError::OtherPool`]: a lease of it is also released if its pool no longer serves the interface.
+    ///
+    /// `None`: there is no such lease, a guest or the Secret `name` may have one of the addresses, the Secrets of a lease
+    /// are unknown, or this pass has already released the addresses.
     fn move_to_other_pool(
         &self,
         interface: InterfaceName,

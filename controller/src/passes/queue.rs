@@ -7,7 +7,8 @@ use tokio::time::Instant;
 
 use crate::cluster::key::Key;
 
-/// Pause after the first unfinished pass of a name. The pause doubles with each further unfinished pass.
+/// Pause after the first unfinished pass of a name, which is a pass that did not end with [`End::Well`]. The pause doubles
+/// with each further unfinished pass.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// Longest pause after an unfinished pass.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
@@ -58,15 +59,16 @@ pub(super) struct Queue {
     running: BTreeMap<String, usize>,
     /// Number of running passes of [`Turn::Later`].
     running_later: usize,
-    /// Numbers of unfinished passes of each name since its last finished pass.
+    /// Numbers of unfinished passes of each name since its last pass that ended with [`End::Well`].
     unfinished: BTreeMap<Key, Unfinished>,
 }
 
-/// Numbers of unfinished passes.
+/// Numbers of the unfinished passes of one name since its last pass that ended with [`End::Well`].
 #[derive(Clone, Copy, Debug, Default)]
 struct Unfinished {
     /// Passes that ended with [`End::Failed`] or [`End::Later`], since the last end with [`End::Waits`].
     failed: u32,
+    /// Passes that ended with [`End::Waits`].
     waits: u32,
 }
 

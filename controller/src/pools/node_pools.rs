@@ -634,7 +634,7 @@ mod tests {
     }
 
     #[test]
-    fn the_error_about_an_unknown_prefix_length_says_where_the_subnet_of_the_machines_may_be() {
+    fn the_error_about_an_unknown_prefix_length_names_the_sources_of_the_machine_network() {
         let Derived::Write(spec) = derive(&configured(&config()), None, None) else { panic!() };
         let errors =
             spec.check(Some("clusters"), "workers").1.kept().iter().map(ToString::to_string).collect::<String>();

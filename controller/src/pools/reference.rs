@@ -220,8 +220,8 @@ pub fn admit_change(old: &Object, new: &Object, selection: &Selection, name: &st
         (None | Some(NetworkData::None), _) => own.or(new_name.filter(|_| machine.mark.label.is_some())),
         (Some(NetworkData::Secret(_) | NetworkData::Inline(_)), None) => {
             let member = machine.own_network_data().filter(|_| own.is_some());
-            warning =
-                member.map(|member| format!("{member}: replaces the network data with the address of the machine"));
+            warning = member
+                .map(|member| format!("{member}: replaces the network data that contains the address of the machine"));
             None
         }
     };
@@ -1226,7 +1226,7 @@ mod tests {
         let (new, warnings) = changed(&old, &new, &[pool("p", &json!({}))]);
         assert_eq!(facts_of(&new), (None, Some(101), Mark::default()));
         let member = "spec.template.spec.volumes.1.cloudInitConfigDrive";
-        assert_eq!(warnings, [format!("{member}: replaces the network data with the address of the machine")]);
+        assert_eq!(warnings, [format!("{member}: replaces the network data that contains the address of the machine")]);
     }
 
     #[test]

@@ -17,7 +17,7 @@ enum Which {
     Only(BTreeSet<String>),
     /// The namespaces that HyperShift can create for the clusters of this namespace.
     OfClustersIn(String),
-    /// At least two of the sets above without `Every`, all names in one set.
+    /// The union of at least two sets. No member is `Every` or `AnyOf`, and at most one member is `Only`.
     AnyOf(Vec<Namespaces>),
 }
 

@@ -872,7 +872,8 @@ fn a_secret_never_gets_the_name_of_a_secret_of_an_earlier_machine() {
     assert!(matches!(decide(&view), Step::CreateSecret(..)), "{view:?}");
 }
 
-/// Returns the changes that add the annotation of a VirtualMachine whose manifests named these Secrets.
+/// Returns the change that adds the annotation about replaced Secrets to a VirtualMachine. `names` are the Secrets that
+/// its manifests named and that the webhook replaced, separated by commas.
 fn replacing(names: &str) -> Value {
     json!({"metadata": {"annotations": {"ipam.glowplug.dev/replaced-network-data": names}}})
 }

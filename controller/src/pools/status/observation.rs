@@ -38,8 +38,9 @@ pub struct Observation {
     pub neighbours: Vec<Neighbour>,
     /// Summary of reported addresses that are not reserved. `None`: every reported address is reserved.
     pub beyond: Option<Beyond>,
-    /// Name of another pool that has free addresses for the same machines. `None`: there is no such pool, or a claim or
-    /// machine waits for an address of this pool.
+    /// Name of the first pool that serves the same machines and has a free address of each family. It can be the observed
+    /// pool itself. `None`: there is no such pool, the observed pool shares its machines with no other pool, or a claim
+    /// or machine waits for an address of the observed pool.
     pub relief: Option<String>,
 }
 

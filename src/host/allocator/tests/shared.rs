@@ -145,7 +145,7 @@ fn a_pool_for_claims_of_all_namespaces_serves_the_namespace_with_the_fewest_addr
 }
 
 #[test]
-fn after_a_restart_the_order_counts_the_held_addresses_of_the_pool() {
+fn after_a_restart_the_namespace_with_the_fewest_addresses_is_still_served_first() {
     let before = exhausted(of(&["a", "b", "c"], ""));
     let leases = before.networks.iter().flat_map(|(network, state)| {
         let change = |(address, lease): (std::net::IpAddr, &Lease)| Change::Lease {

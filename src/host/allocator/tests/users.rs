@@ -246,7 +246,7 @@ fn the_unknown_machine_of_an_unreadable_record_is_no_second_user() {
 }
 
 #[test]
-fn a_replaced_external_address_is_no_conflict_even_if_another_machine_holds_the_new_address() {
+fn the_conflict_about_an_external_address_ends_when_its_machine_requests_another_address_even_a_held_one() {
     let mut allocator = allocator([external("ext", "")], []);
     let of = |name: &str| Claimant { machine: machine(name, "1"), interface: "eth0".parse().unwrap() };
     let hold = |allocator: &mut Allocator, name: &str, address: &str| {
