@@ -46,6 +46,9 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
     (
         "docs/backup.md",
         &[
+            "sed -E '/^    (resourceVersion|uid):/d' ipamclaims.yaml > restored.yaml",
+            "kubectl create -f restored.yaml",
+            "kubectl apply --server-side --subresource=status -f restored.yaml",
             "kubectl scale deployment virt-operator -n kubevirt --replicas=0",
             "kubectl scale deployment virt-controller -n kubevirt --replicas=0",
             "kubectl wait --for=delete pods -n kubevirt -l 'kubevirt.io in (virt-operator,virt-controller)' --timeout=5m",
@@ -66,7 +69,8 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
             "kubectl get vm,vmi,kubevirtmachines -A -o yaml | grep -wF 192.168.1.2",
             "kubectl patch staticippool workers -n clusters --type merge -p '{\"spec\":{\"gateway\":[\"192.168.1.2\"]}}'",
             "kubectl get staticippools -n clusters -o wide",
-            "virtctl restart workers-8fm2k -n clusters-c1",
+            "virtctl restart db-0 -n shop",
+            "kubectl delete machines.cluster.x-k8s.io NAME -n clusters-c1",
             "kubectl patch staticippool workers -n clusters --type merge -p '{\"spec\":{\"machineNetwork\":[{\"cidr\":\"192.168.0.0/23\"}],\"addresses\":[\"192.168.1.10-192.168.1.50\",\"192.168.0.10-192.168.0.250\"]}}'",
             "kubectl get staticippools -n clusters -o wide",
             "kubectl get staticippool workers -n clusters -o yaml > earlier.yaml",
@@ -176,7 +180,7 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
             "kubectl delete -k controller/config/prometheus",
             "kubectl delete rolebinding prometheus-finds-glowplug -n ipam-glowplug-system",
             "kubectl get staticippools,globalstaticippools -A",
-            "kubectl delete -k install",
+            "kubectl delete -k install --ignore-not-found",
             "kubectl scale deployment glowplug-controller-manager -n ipam-glowplug-system --replicas=0",
             "kubectl wait --for=delete pods -l control-plane=glowplug-controller-manager -n ipam-glowplug-system",
             "kubectl delete staticipleases --all",
