@@ -695,7 +695,8 @@ async fn adopt_prints_the_outcome_of_each_write_and_the_command_that_removes_the
         let found: Vec<&str> = writes.iter().map(|write| write["outcome"].as_str().unwrap()).collect();
         assert_eq!((status, found), (Some(1), outcomes.to_vec()));
         let repeated = plugin.command_line(&command).replacen(" --kubeconfig", " --json --kubeconfig", 1);
-        let again = format!("some changes are not written: remove each problem, then run the command again: {repeated}");
+        let again =
+            format!("some changes are not written: remove each problem, then run the command again: {repeated}");
         assert_eq!(answer["next"], json!([again]));
         let problem = writes[1]["problem"].as_str().unwrap();
         match status_of_second {

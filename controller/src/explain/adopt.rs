@@ -395,7 +395,9 @@ impl Answer {
             next.push(format!("decide about {}: the reason of each machine says why", some_of(open.into_iter())));
         }
         if has(&[Outcome::Failed, Outcome::Unknown]) {
-            next.push(format!("some changes are not written: remove each problem, then run the command again: {command}{input}"));
+            next.push(format!(
+                "some changes are not written: remove each problem, then run the command again: {command}{input}"
+            ));
         } else if has(&[Outcome::Planned]) {
             next.push(format!("write the records: {command} --apply {}{input}", self.digest));
         } else if let Place::File(path) = place {

@@ -443,6 +443,11 @@ impl OwnSecret {
         Ok(secret)
     }
 
+    /// The addresses of all interfaces in the annotation of the Secret.
+    pub(crate) fn addresses(&self) -> Vec<IpAddr> {
+        self.interfaces.iter().flat_map(|given| &given.addresses).map(IpNetwork::ip).collect()
+    }
+
     /// Name of the Secret.
     pub(crate) fn name(&self) -> &str {
         self.metadata.name.as_deref().unwrap_or_default()

@@ -70,6 +70,7 @@ impl View {
             {
                 None
             }
+            Some(NetworkSecret::Ours(own)) if self.is_unproven() => self.reserve_foreign(name, &own.addresses()),
             Some(NetworkSecret::Ours(own)) => self.adopt(own).filter(|step| matches!(step, Step::Adopt(..))),
             Some(NetworkSecret::Foreign(_, addresses)) => self.reserve_foreign(name, addresses),
             Some(NetworkSecret::Absent) => None,

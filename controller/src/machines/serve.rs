@@ -123,6 +123,7 @@ impl View {
         }
         match self.secrets.get(name) {
             None => Some(Step::ReadSecret(name.to_owned())),
+            Some(NetworkSecret::Ours(own)) if self.is_unproven() => self.reserve_foreign(name, &own.addresses()),
             Some(NetworkSecret::Ours(own)) => {
                 self.adopt(own).filter(|step| matches!(step, Step::Adopt(..))).or_else(|| self.record_secret(own))
             }
@@ -134,7 +135,7 @@ impl View {
     /// Returns the step that requests a reference to a Secret with a new name. The webhook adds the reference, because
     /// KubeVirt and the user's tools own the volumes and interfaces of a VirtualMachine. The leader adds the reference
     /// only if no webhook answers.
-    fn request_reference(&self, vm: &VirtualMachine) -> Step {
+    pub(super) fn request_reference(&self, vm: &VirtualMachine) -> Step {
         let early = self.instance.as_ref().filter(|instance| instance.secret().is_none());
         let notice = early.map(|_| Notice::of_early_guest());
         if !self.has_done(Once::RequestReference) {

@@ -20,7 +20,7 @@ use crate::cluster::request::list;
 use crate::kinds::kubevirt_machine::{Given, NetworkSecret, OwnSecret, STATUS_MAP, is_deleted, uid};
 use crate::kinds::network_data::{DIGEST_ANNOTATION, ISSUED, NETWORK_DATA_LABEL, REQUESTED, VM_ANNOTATION};
 use crate::kinds::pool::HolderKind;
-use crate::kinds::virtual_machine::{ADDRESSES_ANNOTATION, NetworkData, VirtualMachine};
+use crate::kinds::virtual_machine::{ADDRESSES_ANNOTATION, NetworkData, VirtualMachine, addresses_in};
 use crate::ledger::types::Reservation;
 use crate::machines::recorded::Held;
 use crate::machines::step::{Notice, Once, Removal, Step};
@@ -44,18 +44,33 @@ pub(super) struct Served<'a> {
     pub(super) is_current: bool,
 }
 
+/// Returns the addresses in the document of a Secret that neither its annotation nor the current document has. `None`:
+/// there is no such address, or the document cannot have been changed.
+fn of_user(served: &Served) -> Option<Vec<IpAddr>> {
+    let own = served.own;
+    let current = served.document.as_ref()?.as_ref().ok().filter(|_| !own.is_immutable)?;
+    let mut known: BTreeSet<IpAddr> = addresses_in(current.as_bytes()).into_iter().collect();
+    known.extend(own.addresses());
+    let foreign: Vec<IpAddr> = addresses_in(&own.document).into_iter().filter(|it| !known.contains(it)).collect();
+    (!foreign.is_empty()).then_some(foreign)
+}
+
 impl View {
     /// Returns the next step for a VirtualMachine with a Secret. The steps change the leases, the annotation and the
     /// status map to match the Secret.
     pub(super) fn settle(&self, vm: &VirtualMachine, own: &OwnSecret) -> Step {
         let known = self.adopt(own).or_else(|| self.record_secret(own)).or_else(|| self.keep(own));
         let known = known.or_else(|| self.move_leases(&own.machine)).or_else(|| self.reserve_recorded());
-        let given = || own.interfaces.iter().flat_map(|given| &given.addresses).map(IpNetwork::ip).collect();
+        let given = || own.addresses().into_iter().collect();
         let known = known.or_else(|| self.end_records(&given(), Some(own.name())));
         if let Some(step) = known {
             return step;
         }
         let served = self.served(vm, own);
+        // A user has changed the document. Its next Secret has another name, so no guest reads the changed one again.
+        if let Some(foreign) = of_user(&served) {
+            return self.reserve_foreign(own.name(), &foreign).unwrap_or_else(|| self.request_reference(vm));
+        }
         let step = self.update(&served).or_else(|| self.project(&served)).or_else(|| self.compare_sources(vm, own));
         let step = step.or_else(|| self.drop_secrets(&own.machine, own.name()));
         step.unwrap_or_else(|| self.report_outdated(&served))
@@ -495,6 +510,13 @@ impl View {
             Ok(data) => self.end_records(&data.into_iter().flat_map(|(_, all)| all).copied().collect(), None),
             Err(step) => Some(step),
         }
+    }
+
+    /// Whether only an instance without a VirtualMachine refers to the Secret, and the instance has never run. Users can
+    /// create such instances in any number, so the addresses become no leases: they are reserved within the share of
+    /// the namespace.
+    pub(super) fn is_unproven(&self) -> bool {
+        self.vm.is_none() && self.instance.as_ref().is_some_and(|instance| !instance.has_started)
     }
 
     /// Returns the step that reserves the addresses in a Secret that has a name of the controller and another author,

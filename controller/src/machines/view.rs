@@ -301,21 +301,27 @@ impl View {
         has_source && (is_refused || self.addresses.values().any(Option::is_none))
     }
 
-    /// Checks that the Secret of the VirtualMachine names a holder of this name. Any other Secret is returned as
-    /// [`NetworkSecret::Foreign`]: otherwise a user who has the right to create Secrets in one namespace could take
-    /// addresses from machines of other namespaces.
+    /// Checks that the Secret of the VirtualMachine names a holder of this name, and the holder of the leases that name
+    /// the Secret. Any other Secret is returned as [`NetworkSecret::Foreign`]: otherwise a user who has the right to
+    /// write Secrets in one namespace could take addresses from machines of other namespaces, or one address after the
+    /// other for holders that do not exist.
     pub(super) fn check(&self, secret: NetworkSecret) -> NetworkSecret {
         let NetworkSecret::Ours(mut own) = secret else { return secret };
-        if Key::of_machine(&own.machine) == self.key {
-            return NetworkSecret::Ours(own);
+        let earlier = self.ledger.earlier.get(&own.machine);
+        if earlier.is_none() && Key::of_machine(&own.machine) != self.key {
+            let problem = format!("it names {}, which is not the machine of {}", own.machine, self.key);
+            return NetworkSecret::Foreign(problem, addresses_in(&own.document));
         }
-        if let Some(earlier) = self.ledger.earlier.get(&own.machine) {
+        if let Some(earlier) = earlier {
             // Without the namespace of the VirtualMachine, an adopted lease would count for the KubevirtMachine's own namespace.
             own.machine = earlier.clone();
-            return NetworkSecret::Ours(own);
         }
-        let problem = format!("it names {}, which is not the machine of {}", own.machine, self.key);
-        NetworkSecret::Foreign(problem, addresses_in(&own.document))
+        let mut leases = self.ledger.held.iter().filter(|held| held.secrets.contains(own.name())).peekable();
+        if leases.peek().is_some() && leases.all(|held| held.claimant.machine != own.machine) {
+            let problem = format!("it names {}, and its leases have another holder", own.machine);
+            return NetworkSecret::Foreign(problem, addresses_in(&own.document));
+        }
+        NetworkSecret::Ours(own)
     }
 
     /// Returns the step that reports why the machine gets no network data. A waiting machine is first removed from the

@@ -1492,6 +1492,47 @@ fn the_secret_gets_a_new_document_when_the_pool_changes() {
 }
 
 #[test]
+fn a_machine_gets_another_secret_if_a_user_has_added_an_address_to_the_document() {
+    let mut document: Value = serde_json::from_str(&document(&served())).unwrap();
+    let mut added = document["networks"][0].clone();
+    (added["id"], added["ip_address"]) = ("added".into(), "10.0.0.9".into());
+    document["networks"].as_array_mut().unwrap().push(added);
+    let changed = OwnSecret { document: document.to_string().into_bytes(), ..own("m-1", "v-1") };
+    let view = View { secrets: secrets([changed]), ..settled() };
+    let Step::Reserve(reserved) = decide(&view) else { panic!("{:?}", decide(&view)) };
+    let expected = ("10.0.0.9".parse().unwrap(), format!("Secret n/{NAME}"));
+    assert_eq!(reserved.into_iter().map(|it| (it.address, it.source)).collect::<Vec<_>>(), [expected.clone()]);
+    let view = View { reserved: [expected.1].into(), ..view };
+    assert!(matches!(decide(&view), Step::RequestReference(..)), "{:?}", decide(&view));
+}
+
+#[test]
+fn a_secret_whose_leases_have_another_holder_is_foreign() {
+    let mut view = settled();
+    let check = |view: &View, machine: &str| match view.check(NetworkSecret::Ours(Box::new(own(machine, "v-1")))) {
+        NetworkSecret::Ours(own) => Ok(own.machine),
+        NetworkSecret::Foreign(problem, addresses) => Err((problem, addresses)),
+        NetworkSecret::Absent => panic!(),
+    };
+    assert_eq!(check(&view, "m-1"), Ok(holder("m-1")));
+    let problem = format!("it names {}, and its leases have another holder", holder("invented"));
+    assert_eq!(check(&view, "invented"), Err((problem, vec!["10.0.0.8".parse().unwrap()])));
+    // The leases are lost.
+    view.ledger.held.clear();
+    assert_eq!(check(&view, "invented"), Ok(holder("invented")));
+}
+
+#[test]
+fn the_secret_of_an_instance_that_never_ran_and_has_no_virtual_machine_reserves_its_addresses() {
+    let waiting = instance(&json!({"status": {"phase": "Scheduling"}}));
+    let mut view = View { vm: None, machine: None, instance: Some(waiting), ..settled() };
+    view.ledger.held.clear();
+    assert!(matches!(view.adopt_guest(), Some(Step::Reserve(_))), "{:?}", view.adopt_guest());
+    view.instance = Some(instance(&running()));
+    assert!(matches!(view.adopt_guest(), Some(Step::Adopt(..))), "{:?}", view.adopt_guest());
+}
+
+#[test]
 fn the_secret_gets_the_prefix_length_that_its_leases_have_now() {
     let mut view = settled();
     view.ledger.held[0].prefix = 17;
@@ -1793,9 +1834,10 @@ fn a_secret_that_names_the_machine_of_another_virtual_machine_is_foreign() {
         NetworkSecret::Ours(Box::new(own))
     };
     let view = with_earlier();
-    for ours in [of("n", "m-1"), of("clusters", "m-0")] {
-        assert_eq!(view.check(ours.clone()), ours);
-    }
+    let mut without_leases = view.clone();
+    without_leases.ledger.held.clear();
+    assert_eq!(without_leases.check(of("n", "m-1")), of("n", "m-1"));
+    assert_eq!(view.check(of("clusters", "m-0")), of("clusters", "m-0"));
     let NetworkSecret::Ours(checked) = view.check(of("clusters", "m-0")) else { panic!("{view:?}") };
     assert_eq!(checked.machine.vm_namespace.as_deref(), Some("n"), "an adopted lease records this namespace");
     for uid in ["m-0", "m-1"] {
