@@ -11,10 +11,10 @@
 
 #[cfg(test)]
 mod any_content;
+mod before_opening;
 mod decision;
 mod digest;
 mod document;
-mod early;
 mod kind;
 mod known_machines;
 mod left_alone;

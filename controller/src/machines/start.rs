@@ -14,9 +14,10 @@ use tokio::task::yield_now;
 use tracing::field::display;
 
 use crate::cluster::key::Key;
+use crate::kinds::kubevirt_machine::NetworkSecret;
 use crate::kinds::pool::HolderKind;
 use crate::ledger::types::Stopped;
-use crate::machines::early::{has_data_of_user, unread_secrets};
+use crate::machines::before_opening::{has_data_of_user, unread_secrets};
 use crate::machines::known_machines::KnownMachines;
 use crate::machines::proof::kind_of;
 use crate::machines::step::{Notice, Step};
@@ -114,7 +115,7 @@ impl Work<'_> {
     }
 
     /// Adopts or reserves the addresses in the network data of machines that leases and records may not have, see
-    /// [`super::early`]. `selection` has the pools of the growth.
+    /// [`super::before_opening`]. `selection` has the pools of the growth.
     pub(super) async fn adopt_network_data(&self, selection: &Selection) -> Result<(), Error> {
         let (of_controller, of_users) = self.unknown_data(selection).await?;
         // Secrets of the controller come first: their addresses can become leases, and those of users cannot.
@@ -181,7 +182,12 @@ impl Work<'_> {
                 // One Secret that the API server does not let the controller read must not delay the other machines.
                 Err(Error::Request(error)) if error.refusal().is_some() => {
                     tracing::warn!(machine = %key, %error, "could not read the network data of a machine");
-                    return Ok(());
+                    // The machine may have addresses from another Secret, too.
+                    match &step {
+                        Step::ReadSecret(name) => Response::Secret(name.clone(), NetworkSecret::Absent),
+                        Step::ReadOtherSecret(name) => Response::OtherAddresses(name.clone(), Vec::new()),
+                        _ => return Ok(()),
+                    }
                 }
                 // The guest may have an address that nothing else records, so no new address is open before this read
                 // succeeds.
