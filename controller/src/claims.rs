@@ -119,7 +119,7 @@ impl provider::Work for Work<'_> {
         self.adopt_of(None).await
     }
 
-    async fn adopt_found(&self) -> Result<(), Error> {
+    async fn adopt_changes(&self, _: &OpenPools) -> Result<(), Error> {
         self.adopt_of(None).await
     }
 

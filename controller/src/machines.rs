@@ -128,22 +128,16 @@ impl provider::Work for Work<'_> {
         self.machines.macs.listed();
         self.machines.reports.listed();
         self.index().begin_adoption();
-        let objects = self.records().await;
-        let mut records = self.index().inventory(objects);
-        let last = self.index().take_followers(&mut records);
-        self.rebuild(records).await?;
-        // Records are adopted before the reports of guests are processed, because a record can become a lease and a
-        // report cannot. The records in `last` count less than reports, so they are adopted after the reports.
-        self.machines.reports.settle().await?;
-        if !last.records.is_empty() {
-            self.rebuild(last).await?;
-        }
-        self.adopt_network_data(&pools.selection).await
+        let names = self.index().by_age();
+        self.adopt_of(names, &pools.selection).await
     }
 
-    async fn adopt_found(&self) -> Result<(), Error> {
-        // Nothing is left to adopt: each pass adopts the records that it finds.
-        Ok(())
+    async fn adopt_changes(&self, pools: &OpenPools) -> Result<(), Error> {
+        let names = self.index().changed_by_age();
+        match names.is_empty() {
+            true => Ok(()),
+            false => self.adopt_of(names, &pools.selection).await,
+        }
     }
 
     fn claimants(&self, holders: &BTreeSet<Machine>) -> Vec<Key> {
@@ -151,9 +145,8 @@ impl provider::Work for Work<'_> {
     }
 
     fn names(&self, before: &BTreeSet<Machine>, holders: &BTreeSet<Machine>) -> Vec<(Key, Duration)> {
-        // Every name gets a pass, so the names that `end_adoption` returns are not needed.
-        self.index().end_adoption();
-        self.names_at_the_start(before, holders)
+        let changed = self.index().end_adoption();
+        self.names_at_the_start((before, holders), &changed)
     }
 
     fn turn(&self, key: &Key) -> Turn {

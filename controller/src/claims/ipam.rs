@@ -135,8 +135,8 @@ impl provider::Work for Work<'_> {
         self.adopt_all(Some(&pools.facts)).await
     }
 
-    async fn adopt_found(&self) -> Result<(), Error> {
-        self.adopt_all(None).await
+    async fn adopt_changes(&self, pools: &OpenPools) -> Result<(), Error> {
+        self.adopt_all(Some(&pools.facts)).await
     }
 
     fn claimants(&self, holders: &BTreeSet<Machine>) -> Vec<Key> {

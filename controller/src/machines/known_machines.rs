@@ -390,6 +390,15 @@ impl KnownMachines {
         }
     }
 
+    /// Returns the existing names that were collected since [`KnownMachines::begin_adoption`], ordered as in
+    /// [`KnownMachines::by_age`].
+    pub(super) fn changed_by_age(&self) -> Vec<Key> {
+        let Some(changed) = self.changed.as_ref().filter(|changed| !changed.is_empty()) else { return Vec::new() };
+        let mut names = self.by_age();
+        names.retain(|key| changed.contains(key));
+        names
+    }
+
     /// Returns the names that were collected since [`KnownMachines::begin_adoption`], and ends the collection.
     pub(super) fn end_adoption(&mut self) -> BTreeSet<Key> {
         self.changed.take().unwrap_or_default()
@@ -849,8 +858,10 @@ mod tests {
         assert!(!index.is_adopting());
         index.begin_adoption();
         assert!(index.is_adopting());
+        assert_eq!(index.changed_by_age(), []);
         index.apply(MachineKind::VirtualMachine, object("n", "a", 4, &json!({})));
         index.remove(MachineKind::VirtualMachine, &key("n", "b"), Some(5));
+        assert_eq!(index.changed_by_age(), [key("n", "a")]);
         let selection = Arc::new(Selection::new([], [], None));
         let pools = OpenPools { facts: Facts::new(), suspended: BTreeSet::new(), selection, growth: 1 };
         assert_eq!(index.set_pools(pools), ["a", "b"].map(|name| key("n", name)).into());

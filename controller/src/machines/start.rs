@@ -54,9 +54,25 @@ struct Early {
 // === impl Work ===
 
 impl Work<'_> {
-    /// Returns the records of all known machines.
-    pub(super) async fn records(&self) -> Objects {
-        let (names, mut records) = (self.index().by_age(), Objects::default());
+    /// Makes the registry adopt the addresses of these machines: from records, from the reports of guests, and from
+    /// network data. `selection` has the pools of the growth. Older machines must come first.
+    pub(super) async fn adopt_of(&self, names: Vec<Key>, selection: &Selection) -> Result<(), Error> {
+        let objects = self.records(&names).await;
+        let mut records = self.index().inventory(objects);
+        let last = self.index().take_followers(&mut records);
+        self.rebuild(records).await?;
+        // Records are adopted before the reports of guests are processed, because a record can become a lease and a
+        // report cannot. The records in `last` count less than reports, so they are adopted after the reports.
+        self.machines.reports.settle().await?;
+        if !last.records.is_empty() {
+            self.rebuild(last).await?;
+        }
+        self.adopt_network_data(names, selection).await
+    }
+
+    /// Returns the records of these machines.
+    async fn records(&self, names: &[Key]) -> Objects {
+        let mut records = Objects::default();
         for names in names.chunks(RECORDS) {
             {
                 let index = self.index();
@@ -69,7 +85,7 @@ impl Work<'_> {
     }
 
     /// Makes the registry adopt the addresses that machine objects record.
-    pub(super) async fn rebuild(&self, mut inventory: Inventory) -> Result<(), Stopped> {
+    async fn rebuild(&self, mut inventory: Inventory) -> Result<(), Stopped> {
         let registry = &self.machines.registry;
         self.note_earlier(&registry.holders_elsewhere().await?);
         let leased = registry.read(|allocator| {
@@ -114,18 +130,18 @@ impl Work<'_> {
         names
     }
 
-    /// Adopts or reserves the addresses in the network data of machines that leases and records may not have, see
-    /// [`super::before_opening`]. `selection` has the pools of the growth.
-    pub(super) async fn adopt_network_data(&self, selection: &Selection) -> Result<(), Error> {
-        let (of_controller, of_users) = self.unknown_data(selection).await?;
+    /// Adopts or reserves the addresses in the network data of these machines that leases and records may not have, see
+    /// [`super::before_opening`].
+    async fn adopt_network_data(&self, names: Vec<Key>, selection: &Selection) -> Result<(), Error> {
+        let (of_controller, of_users) = self.unknown_data(names, selection).await?;
         // Secrets of the controller come first: their addresses can become leases, and those of users cannot.
         self.take_early_steps(of_controller, View::adopt_secrets).await?;
         self.take_early_steps(of_users, View::reserve_data_of_user).await
     }
 
-    /// Returns the machines with a Secret that the leader must read before new addresses are open, and the machines with
-    /// network data of a user. Older machines come first.
-    async fn unknown_data(&self, selection: &Selection) -> Result<(Vec<Early>, Vec<Early>), Error> {
+    /// Returns those of the machines with a Secret that the leader must read before new addresses are open, and those
+    /// with network data of a user.
+    async fn unknown_data(&self, names: Vec<Key>, selection: &Selection) -> Result<(Vec<Early>, Vec<Early>), Error> {
         let registry = &self.machines.registry;
         let holders = registry.holders().await?;
         let holding: BTreeSet<&str> = holders.iter().map(Machine::served_in).collect();
@@ -139,7 +155,7 @@ impl Work<'_> {
         let leased = leased.await?;
         let index = self.index();
         let (mut of_controller, mut of_users) = (Vec::new(), Vec::new());
-        for key in index.by_age() {
+        for key in names {
             let (vm, instance) = (index.vm(&key), index.instance(&key));
             let chosen = vm.map_or(Ok(Vec::new()), |vm| selection.of(vm).map_err(|problem| problem.to_string()));
             let mut networks = index.other_networks(&key, selection, chosen.as_deref().unwrap_or_default());
@@ -211,18 +227,19 @@ impl Work<'_> {
     /// Returns the names that get a pass after the start, each with its pause. A machine that may wait for its Secret
     /// gets its pass at once. Machines whose objects are only compared get their passes one after another, so that a
     /// new machine does not wait for thousands of comparisons. `before` has the holders from before the start,
-    /// `holders` has the holders now.
+    /// `holders` has the holders now. `changed` has the names whose objects have changed since the adoption of records
+    /// began: for these names, a comparison is not enough.
     pub(super) fn names_at_the_start(
         &self,
-        before: &BTreeSet<Machine>,
-        holders: &BTreeSet<Machine>,
+        (before, holders): (&BTreeSet<Machine>, &BTreeSet<Machine>),
+        changed: &BTreeSet<Key>,
     ) -> Vec<(Key, Duration)> {
         let mut index = self.index();
         let names_of = |holders: &BTreeSet<Machine>| -> BTreeSet<Key> {
             holders.iter().filter(|holder| !holder.kind.is_claim()).map(Key::of_vm).collect()
         };
         let before = names_of(before);
-        let is_done = |key: &Key| index.is_served(key, before.contains(key));
+        let is_done = |key: &Key| !changed.contains(key) && index.is_served(key, before.contains(key));
         let (done, mut names): (Vec<Key>, Vec<Key>) = index.by_age().into_iter().partition(is_done);
         // Machines that no longer exist may still hold addresses.
         let known: BTreeSet<Key> = done.iter().chain(&names).cloned().collect();

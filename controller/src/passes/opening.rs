@@ -1,15 +1,26 @@
 //! Opens the new addresses of pools after every part of a leader has adopted the records of these addresses.
 //!
 //! When an address becomes allocatable, the registry closes it first: the address is in the registry, but is not
-//! allocated. Each such growth of the allocatable addresses has a number, which is sent with the pools. Each part
-//! adopts the records that its watches know, and then reports the number. When all parts have reported the number of a
-//! growth, the addresses of the growth are opened.
+//! allocated. Each such growth of the allocatable addresses has a number, which is sent with the pools. Each growth has
+//! two phases:
+//!
+//! 1. Each part adopts the records that its watches know, and then reports the number.
+//! 2. When all parts have reported the number, each part adopts what its watches have reported since its own adoption,
+//!    and reports the number again.
+//!
+//! When all parts have reported the number again, the addresses of the growth are opened.
+//!
+//! The first phase of one part may last for minutes, for example while its lists or the read of a Secret fail. An address
+//! that another part learns meanwhile must count. The second phase adopts only changes, so it is short, and a change
+//! during the second phase is like a change after the opening. If a part has to repeat its first phase, every part
+//! repeats its second phase.
 //!
 //! The start is the first growth. When its addresses are open, the outstanding claims of all parts are processed
 //! together, in the order of their creation.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::future::Future;
 use std::sync::Arc;
 
 use glowplug::host::claim::Claim;
@@ -29,12 +40,24 @@ pub struct Opening {
 /// Reports of the parts, and the last growth that is open.
 #[derive(Debug, Default)]
 struct State {
-    /// For each part, the number of the last growth whose records the part has adopted.
+    /// For each part, the last growth whose records the part has adopted.
     adopted: BTreeMap<&'static str, u64>,
-    /// Claims of the start that are not processed yet.
-    claims: Vec<Claim>,
+    /// Number of the reports in `adopted` so far, with those that were replaced.
+    reports: u64,
+    /// For each part, the growth whose second phase the part has completed since the last report in `adopted`.
+    completed: BTreeMap<&'static str, u64>,
+    /// Claims of each part at the start that are not processed yet.
+    claims: BTreeMap<&'static str, Vec<Claim>>,
     /// The last growth whose addresses are open. `None`: the start is not over.
     open: Option<u64>,
+}
+
+/// A second phase that a part must begin now.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+struct SecondPhase {
+    growth: u64,
+    /// Value of [`State::reports`] when the phase begins.
+    reports: u64,
 }
 
 // === impl Opening ===
@@ -46,8 +69,8 @@ impl Opening {
         Self { registry, parts, state: Arc::default() }
     }
 
-    /// Opens the addresses of each growth after all parts have adopted its records. Does not return while the registry
-    /// runs.
+    /// Opens the addresses of each growth after all parts have completed its second phase. Does not return while the
+    /// registry runs.
     pub async fn run(&self) -> Result<Infallible, Stopped> {
         let mut states = self.state.subscribe();
         loop {
@@ -57,7 +80,7 @@ impl Opening {
             loop {
                 let mut claims = Vec::new();
                 self.state.send_modify(|state| {
-                    claims = std::mem::take(&mut state.claims);
+                    claims = std::mem::take(&mut state.claims).into_values().flatten().collect();
                     if claims.is_empty() {
                         state.open = Some(growth);
                     }
@@ -72,61 +95,234 @@ impl Opening {
         }
     }
 
-    /// Processes the claims of a part that has adopted all its records up to this growth. At the start, the claims of
-    /// all parts are processed together. After the start, the claims of a part are processed without those of other
-    /// parts. Returns when the addresses of the growth are open.
-    pub async fn claim(&self, part: &'static str, growth: u64, claims: Vec<Claim>) -> Result<(), Stopped> {
+    /// Reports that a part has adopted all its records up to this growth, and processes the claims of the part. Returns
+    /// when the addresses of the growth are open.
+    ///
+    /// Meanwhile, calls `adopt_changes` for the second phase of each growth, also if this growth is smaller: another
+    /// part may not know the later growth yet. After an error of `adopt_changes`, the part must repeat the adoption of
+    /// its records and this call.
+    ///
+    /// At the start, the claims of all parts are processed together. After the start, the claims of a part are processed
+    /// without those of other parts.
+    pub(crate) async fn adopted<F, E>(
+        &self,
+        part: &'static str,
+        growth: u64,
+        claims: Vec<Claim>,
+        adopt_changes: impl Fn() -> F,
+    ) -> Result<(), E>
+    where
+        F: Future<Output = Result<(), E>>,
+        E: From<Stopped>,
+    {
         let mut claims = Some(claims);
         self.state.send_modify(|state| {
             if state.open.is_none() {
-                state.claims.extend(claims.take().into_iter().flatten());
+                state.claims.insert(part, claims.take().unwrap_or_default());
             }
         });
-        if let Some(claims) = claims {
+        if let Some(claims) = claims.filter(|claims| !claims.is_empty()) {
             self.registry.claim_all(claims).await?;
         }
-        self.adopted(part, growth).await
-    }
-
-    /// Notes that a part has adopted all its records up to this growth, and waits until the addresses of the growth are
-    /// open.
-    pub async fn adopted(&self, part: &'static str, growth: u64) -> Result<(), Stopped> {
         let mut states = self.state.subscribe();
-        self.state.send_modify(|state| {
-            state.adopted.insert(part, growth);
-        });
-        states.wait_for(|state| state.open.is_some_and(|open| open >= growth)).await.map(drop).map_err(|_| Stopped)
+        self.state.send_modify(|state| state.report(part, growth));
+        loop {
+            let phase = {
+                let is_next = |state: &State| state.is_open(growth) || state.second_phase(part, self.parts).is_some();
+                let state = states.wait_for(|state| is_next(state)).await.map_err(|_| Stopped)?;
+                if state.is_open(growth) {
+                    return Ok(());
+                }
+                state.second_phase(part, self.parts)
+            };
+            if let Some(phase) = phase {
+                adopt_changes().await?;
+                self.state.send_modify(|state| state.complete(part, phase));
+            }
+        }
     }
 }
 
 // === impl State ===
 
 impl State {
-    /// Returns the last growth that all parts have adopted. `parts` is the number of parts. `None`: this growth is open
-    /// already, or a part has adopted no growth.
+    /// Notes that a part has adopted all its records up to this growth. Every part begins its second phase only
+    /// afterwards.
+    fn report(&mut self, part: &'static str, growth: u64) {
+        self.adopted.insert(part, growth);
+        self.reports += 1;
+        self.completed.clear();
+    }
+
+    /// Returns the second phase that a part must begin now. `parts` is the number of parts. `None`: a part has not
+    /// adopted its records, this part has completed the phase, or the growth is open.
+    fn second_phase(&self, part: &str, parts: usize) -> Option<SecondPhase> {
+        let growth = self.adopted.values().min().copied().filter(|_| self.adopted.len() == parts)?;
+        let is_completed = self.completed.get(part).is_some_and(|completed| *completed >= growth);
+        let phase = SecondPhase { growth, reports: self.reports };
+        (!is_completed && !self.is_open(growth)).then_some(phase)
+    }
+
+    /// Notes that a part has completed a second phase. Does nothing if a part has reported its adoption since the phase
+    /// began: then all parts begin the phase again.
+    fn complete(&mut self, part: &'static str, phase: SecondPhase) {
+        if phase.reports == self.reports {
+            self.completed.insert(part, phase.growth);
+        }
+    }
+
+    /// Returns the last growth whose second phase all parts have completed. `parts` is the number of parts. `None`: this
+    /// growth is open already, or a part has not completed the phase.
     fn next(&self, parts: usize) -> Option<u64> {
-        let adopted = self.adopted.values().min().copied().filter(|_| self.adopted.len() == parts);
-        adopted.filter(|adopted| self.open.is_none_or(|open| open < *adopted))
+        let completed = self.completed.values().min().copied().filter(|_| self.completed.len() == parts);
+        completed.filter(|growth| !self.is_open(*growth))
+    }
+
+    fn is_open(&self, growth: u64) -> bool {
+        self.open.is_some_and(|open| open >= growth)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+    use std::sync::Mutex;
+
+    use futures::future;
+    use http::{Request, Response};
+    use kube::Client;
+    use kube::client::Body;
+    use serde_json::json;
+    use tokio::sync::mpsc;
+    use tokio::task::yield_now;
+
     use super::*;
+    use crate::metrics::Metrics;
 
     #[test]
-    fn a_growth_is_opened_when_the_last_part_has_adopted_it() {
+    fn a_growth_is_opened_when_the_last_part_has_adopted_it_and_then_every_part_has_adopted_its_changes() {
         let mut state = State::default();
-        let mut next = |part, growth, open| {
-            state.adopted.insert(part, growth);
-            state.open = open;
-            state.next(2)
+        let second = |state: &State| ["machines", "claims"].map(|part| state.second_phase(part, 2).map(|it| it.growth));
+        state.report("machines", 1);
+        assert_eq!((second(&state), state.next(2)), ([None; 2], None));
+        state.report("claims", 1);
+        let phase = state.second_phase("machines", 2).unwrap();
+        assert_eq!((second(&state), state.next(2)), ([Some(1); 2], None));
+        state.complete("machines", phase);
+        assert_eq!((second(&state), state.next(2)), ([None, Some(1)], None));
+        state.complete("claims", phase);
+        assert_eq!((second(&state), state.next(2)), ([None; 2], Some(1)));
+        state.open = Some(1);
+        assert_eq!((second(&state), state.next(2)), ([None; 2], None));
+        // One part knows a later growth earlier than the other part.
+        state.report("claims", 3);
+        state.report("machines", 2);
+        assert_eq!((second(&state), state.next(2)), ([Some(2); 2], None));
+        let phase = state.second_phase("machines", 2).unwrap();
+        ["machines", "claims"].iter().for_each(|part| state.complete(part, phase));
+        assert_eq!(state.next(2), Some(2));
+        state.open = Some(2);
+        state.report("machines", 3);
+        assert_eq!((second(&state), state.next(2)), ([Some(3); 2], None));
+    }
+
+    #[test]
+    fn every_part_repeats_its_second_phase_after_a_part_has_repeated_its_first_phase() {
+        let mut state = State::default();
+        ["machines", "claims"].iter().for_each(|part| state.report(part, 1));
+        let phase = state.second_phase("claims", 2).unwrap();
+        state.complete("claims", phase);
+        // The second phase of the machines has failed, or the machines are listed again.
+        state.report("machines", 1);
+        // This end belongs to the phase before the report.
+        state.complete("machines", phase);
+        assert_eq!((&state.completed, state.next(2)), (&BTreeMap::new(), None));
+        let phase = SecondPhase { growth: 1, reports: 3 };
+        assert_eq!(["machines", "claims"].map(|part| state.second_phase(part, 2)), [Some(phase); 2]);
+        ["machines", "claims"].iter().for_each(|part| state.complete(part, phase));
+        assert_eq!(state.next(2), Some(1));
+    }
+
+    /// Returns a registry whose API server has no lease, and whose new addresses are closed.
+    fn registry() -> RegistryHandle {
+        let answer = |request: Request<Body>| async move {
+            if request.uri().query().is_some_and(|query| query.contains("watch=")) {
+                future::pending::<()>().await;
+            }
+            let list = json!({"apiVersion": "v1", "kind": "List", "metadata": {"resourceVersion": "1"}, "items": []});
+            Ok::<_, tower::BoxError>(Response::new(Body::from(list.to_string().into_bytes())))
         };
-        assert_eq!(next("machines", 1, None), None);
-        assert_eq!(next("claims", 1, None), Some(1));
-        assert_eq!(next("claims", 3, Some(1)), None);
-        assert_eq!(next("machines", 2, Some(1)), Some(2));
-        assert_eq!(next("machines", 3, Some(2)), Some(3));
-        assert_eq!(next("machines", 3, Some(3)), None);
+        let client = Client::new(tower::service_fn(answer), "glowplug-system");
+        RegistryHandle::start_closed(client, Arc::new(Metrics::default()), Arc::new(|_| {})).unwrap().0
+    }
+
+    #[tokio::test]
+    async fn no_part_adopts_its_changes_before_the_last_part_has_adopted_its_records() {
+        let opening = Opening::new(registry(), 2);
+        let events = Mutex::new(Vec::new());
+        let note = |event: &'static str| events.lock().unwrap().push(event);
+        let (last, mut is_last) = mpsc::unbounded_channel::<()>();
+        let adopt = async |part: &'static str, adopted, changes, open| {
+            note(adopted);
+            let adopt_changes = || async {
+                note(changes);
+                Ok::<_, Stopped>(())
+            };
+            opening.adopted(part, 1, Vec::new(), adopt_changes).await.unwrap();
+            note(open);
+        };
+        let parts = async {
+            let late = async {
+                is_last.recv().await;
+                adopt("b", "b: records", "b: changes", "b: open").await;
+            };
+            let early = adopt("a", "a: records", "a: changes", "a: open");
+            let release = async {
+                for _ in 0..100 {
+                    yield_now().await;
+                }
+                note("the last part begins");
+                drop(last);
+            };
+            tokio::join!(early, release, late)
+        };
+        tokio::select! {
+            ended = opening.run() => match ended.unwrap() {},
+            _ = parts => {}
+        }
+        let events = events.into_inner().unwrap();
+        assert_eq!(events[..3], ["a: records", "the last part begins", "b: records"]);
+        let rest = |range: std::ops::Range<usize>| events[range].iter().copied().collect::<BTreeSet<_>>();
+        assert_eq!((rest(3..5), rest(5..7)), (["a: changes", "b: changes"].into(), ["a: open", "b: open"].into()));
+        assert_eq!(events.len(), 7);
+    }
+
+    #[tokio::test]
+    async fn parts_that_know_different_growths_open_the_earlier_growth_and_then_the_later_growth() {
+        let opening = Opening::new(registry(), 2);
+        let adopt = async |part, growth| {
+            opening.adopted(part, growth, Vec::new(), || future::ready(Ok::<_, Stopped>(()))).await.unwrap();
+            opening.state.borrow().open
+        };
+        let slow = async { [adopt("a", 2).await, adopt("a", 3).await] };
+        let parts = async { tokio::join!(slow, adopt("b", 3)) };
+        let open = tokio::select! {
+            ended = opening.run() => match ended.unwrap() {},
+            open = parts => open,
+        };
+        assert_eq!(open, ([Some(2), Some(3)], Some(3)));
+    }
+
+    #[tokio::test]
+    async fn a_failed_second_phase_is_an_error_and_opens_nothing() {
+        let opening = Opening::new(registry(), 1);
+        let failed = opening.adopted("a", 1, Vec::new(), || future::ready(Err(Stopped))).await;
+        assert_eq!((failed.is_err(), opening.state.borrow().next(1)), (true, None));
+        let parts = opening.adopted("a", 1, Vec::new(), || future::ready(Ok::<_, Stopped>(())));
+        tokio::select! {
+            ended = opening.run() => match ended.unwrap() {},
+            result = parts => result.unwrap(),
+        }
+        assert_eq!(opening.state.borrow().open, Some(1));
     }
 }

@@ -2,25 +2,29 @@
 //!
 //! 1. Discover the kinds, and list and watch their objects.
 //! 2. Wait for the pools, and adopt the records.
-//! 3. Process the outstanding claims in the order of their creation.
-//! 4. Run passes until the API server serves other kinds or the registry ends.
+//! 3. Wait until every part has adopted its records, and adopt the records that the watches have reported meanwhile.
+//! 4. Process the outstanding claims in the order of their creation.
+//! 5. Run passes until the API server serves other kinds or the registry ends.
 //!
-//! Whenever pools have new addresses, the part adopts the records that its watches know before it uses these pools.
-//! Meanwhile, its passes go on with the earlier pools.
+//! Whenever pools have new addresses, the part adopts the records that its watches know before it uses these pools, in
+//! the same two phases: see [`Opening`]. Meanwhile, its passes go on with the earlier pools.
+//!
+//! The part notes each change that its watches report, also while it adopts records and waits for other parts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::future::Future;
 use std::net::IpAddr;
+use std::pin::pin;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::stream::BoxStream;
-use futures::{Stream, StreamExt as _, stream};
+use futures::{Stream, StreamExt as _, future, stream};
 use glowplug::host::claim::Machine;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{broadcast, mpsc, watch};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep_until};
 
 use crate::cluster::key::Key;
 use crate::cluster::request;
@@ -34,8 +38,9 @@ use crate::pools::changed::changed_networks;
 use crate::pools::selection::OpenPools;
 use crate::repeated::Repeated;
 
-/// Pause before the records of new addresses are adopted. The watches of several kinds have no common order: an object
-/// that was written before its pool may arrive after the pool.
+/// Shortest time from the arrival of pools with new addresses to the second phase of their growth, see [`Opening`]. The
+/// watches of several kinds have no common order: an object that was written before its pool may arrive after the pool.
+/// The start needs no pause, because the pools and the objects come from lists.
 const SETTLE: Duration = Duration::from_millis(250);
 
 /// A part of a leader, which serves the objects of some kinds.
@@ -83,8 +88,9 @@ pub(crate) trait Work {
     /// part may still use earlier pools.
     async fn adopt(&self, pools: &OpenPools) -> Result<(), Error>;
 
-    /// Does the same as [`Work::adopt`] for the records that passes have found after that call.
-    async fn adopt_found(&self) -> Result<(), Error>;
+    /// Does the same as [`Work::adopt`] for the records that watches and passes have found since the last successful
+    /// call of that function.
+    async fn adopt_changes(&self, pools: &OpenPools) -> Result<(), Error>;
 
     /// Returns the names with an outstanding claim. Names of older objects come first.
     fn claimants(&self, holders: &BTreeSet<Machine>) -> Vec<Key>;
@@ -154,7 +160,7 @@ async fn adopt_nothing(
 ) -> Result<Infallible, Stopped> {
     loop {
         let growth = first(pools).await?.growth;
-        part.opening.claim(part.name, growth, Vec::new()).await?;
+        part.opening.adopted(part.name, growth, Vec::new(), || future::ready(Ok::<_, Stopped>(()))).await?;
         is_ready();
         pools.changed().await.map_err(|_| Stopped)?;
     }
@@ -182,18 +188,24 @@ async fn run_kinds<W: Work>(
     };
     let mut changes = stream::select_all(watches.into_iter().enumerate().map(numbered));
     until_listed(&mut changes, unlisted, |kind, change| drop(work.note_change(kind, change))).await?;
-    // The registry cannot attribute a record to a pool that it does not have yet, so the part waits for the pools.
-    let first = first(pools).await?;
-    work.set_pools(first.clone());
-    let before = part.registry.holders().await?;
-    start(part.noun, &part.lines, || open(part, work, &first)).await?;
-    is_ready();
-    let names = work.names(&before, &part.registry.holders().await?);
-    let changes = changes.map(|(_, kind, change)| -> Names {
+    let note = |kind, change| {
         let names = work.note_change(kind, change);
         part.registry.note_changes(&names);
-        Some(names)
-    });
+        names
+    };
+    let begin = async {
+        // The registry cannot attribute a record to a pool that it does not have yet, so the part waits for the pools.
+        let first = first(pools).await?;
+        work.set_pools(first.clone());
+        let before = part.registry.holders().await?;
+        start(part.noun, &part.lines, || open(part, work, &first)).await?;
+        Ok((first, before))
+    };
+    let ((first, before), changed) = noting(&mut changes, note, begin).await?;
+    is_ready();
+    let mut names = work.names(&before, &part.registry.holders().await?);
+    names.extend(changed.into_iter().map(|key| (key, Duration::ZERO)));
+    let changes = changes.map(|(_, kind, change)| -> Names { Some(note(kind, change)) });
     let pools = each_pools(part, work, pools, first, &waits);
     let served = each_message(served, |holder| work.note_holder(&holder));
     let of_others = each_message(of_others, |key| [key].into());
@@ -225,16 +237,43 @@ async fn until_listed<K>(
     Ok(())
 }
 
+/// Runs `work` to its end, and notes each change that arrives meanwhile. Returns the result, and the names that `note`
+/// has returned.
+async fn noting<K, T>(
+    changes: &mut (impl Stream<Item = (usize, K, Change)> + Unpin),
+    note: impl Fn(K, Change) -> BTreeSet<Key>,
+    work: impl Future<Output = Result<T, Stopped>>,
+) -> Result<(T, BTreeSet<Key>), Stopped> {
+    let (mut work, mut names) = (pin!(work), BTreeSet::new());
+    loop {
+        tokio::select! {
+            result = &mut work => return Ok((result?, names)),
+            change = changes.next() => {
+                let (_, kind, change) = change.ok_or(Stopped)?;
+                names.extend(note(kind, change));
+            }
+        }
+    }
+}
+
 /// Synchronizes the registry with the cluster: adopts every record, and processes the outstanding claims in the order
 /// of their creation. Addresses of deleted objects are released later, because each release needs its own requests.
 async fn open<W: Work>(part: &Part<'_>, work: &W, pools: &OpenPools) -> Result<(), Error> {
     work.adopt(pools).await?;
     let names = work.claimants(&part.registry.holders().await?);
     let claims = claims(part.noun, &part.lines, names, |key| work.pass(key, Until::Claim)).await?;
-    // A pass may have found another record.
-    work.adopt_found().await?;
-    part.opening.claim(part.name, pools.growth, claims).await?;
-    Ok(())
+    // The second phase also adopts the records that these passes have found.
+    part.opening.adopted(part.name, pools.growth, claims, || work.adopt_changes(pools)).await
+}
+
+/// Adopts the records of a growth after the start. The second phase begins at `settled` or later.
+async fn grow<W: Work>(part: &Part<'_>, work: &W, pools: &OpenPools, settled: Instant) -> Result<(), Error> {
+    work.adopt(pools).await?;
+    let adopt_changes = || async {
+        sleep_until(settled).await;
+        work.adopt_changes(pools).await
+    };
+    part.opening.adopted(part.name, pools.growth, Vec::new(), adopt_changes).await
 }
 
 /// Adopts the records of each growth after the growth of `first`, then uses the new pools. Yields the names that may
@@ -256,9 +295,8 @@ fn each_pools<'a, W: Work>(
         now.growth = now.growth.max(before.growth);
         let has_grown = now.growth > before.growth;
         if has_grown {
-            sleep(SETTLE).await;
-            start(part.noun, &part.lines, || work.adopt(&now)).await.ok()?;
-            part.opening.adopted(part.name, now.growth).await.ok()?;
+            let settled = Instant::now() + SETTLE;
+            start(part.noun, &part.lines, || grow(part, work, &now, settled)).await.ok()?;
         }
         let mut names = work.set_pools(now.clone());
         let mut changed = changed_networks(&before.selection, &now.selection);
@@ -321,6 +359,36 @@ mod tests {
         until_listed(&mut changes, [0, 1].into(), |(), _| {}).await.unwrap();
         let left: Vec<_> = changes.collect().await;
         assert!(matches!(left[..], [(1, (), Change::Lists)]), "{left:?}");
+    }
+
+    #[tokio::test]
+    async fn each_change_is_noted_once_during_the_start_or_after_it() {
+        let key = |name: &str| Key { namespace: "n".to_owned(), name: name.to_owned() };
+        let (sender, mut receiver) = mpsc::unbounded_channel();
+        let send = |name: &str| sender.send((0, (), Change::Remove(key(name), None))).unwrap();
+        let mut changes = Box::pin(stream::poll_fn(move |context| receiver.poll_recv(context)));
+        let (is_noted, noted) = watch::channel(0);
+        let note = |(), change| {
+            is_noted.send_modify(|noted| *noted += 1);
+            match change {
+                Change::Remove(key, _) => [key].into(),
+                _ => BTreeSet::new(),
+            }
+        };
+        send("a");
+        let start = async {
+            // The start waits for another part.
+            noted.clone().wait_for(|noted| *noted == 1).await.unwrap();
+            send("b");
+            noted.clone().wait_for(|noted| *noted == 2).await.unwrap();
+            Ok("started")
+        };
+        let (started, names) = noting(&mut changes, note, start).await.unwrap();
+        assert_eq!((started, names), ("started", ["a", "b"].map(key).into()));
+        send("c");
+        drop(sender);
+        let left: Vec<_> = changes.map(|(_, (), change)| note((), change)).collect().await;
+        assert_eq!((left, *noted.borrow()), (vec![[key("c")].into()], 3));
     }
 
     #[tokio::test]

@@ -262,8 +262,9 @@ impl provider::Work for Work<'_> {
         Ok(())
     }
 
-    async fn adopt_found(&self) -> Result<(), Error> {
-        Ok(())
+    async fn adopt_changes(&self, pools: &OpenPools) -> Result<(), Error> {
+        // A pass may have used earlier pools meanwhile.
+        self.adopt(pools).await
     }
 
     fn claimants(&self, _: &BTreeSet<Machine>) -> Vec<Key> {

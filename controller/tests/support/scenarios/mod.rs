@@ -18,6 +18,7 @@ mod macs;
 mod manifests;
 pub(crate) mod network_data;
 mod node_pools;
+mod opening;
 mod overflow;
 mod pools;
 mod reconciler;
@@ -178,6 +179,8 @@ scenarios! {
     adoption::the_steps_of_the_guide_bring_running_machines_into_a_pool,
     adoption::restored_machines_keep_their_addresses,
     adoption::a_restored_machine_gets_another_address_when_its_earlier_address_is_in_use,
+    opening::no_machine_gets_an_address_that_is_used_while_a_new_leader_waits_for_the_list_of_another_kind,
+    opening::no_machine_gets_an_address_that_is_used_while_a_leader_adopts_the_records_of_a_larger_pool,
     sources::a_machine_starts_with_the_address_of_its_ipam_claim,
     sources::a_virtual_machine_that_is_created_again_gets_the_address_of_its_new_ipam_claim,
     sources::a_machine_keeps_its_address_when_only_its_ipam_claim_still_records_it,

@@ -25,7 +25,7 @@ struct Place<'c> {
 }
 
 /// Guests of one namespace on the network of a hosted cluster. They have no VirtualMachines.
-struct Guests {
+pub(super) struct Guests {
     namespace: String,
     network: String,
     /// The instances, written as a user and as KubeVirt.
@@ -96,7 +96,7 @@ impl<'c> Place<'c> {
 // === impl Guests ===
 
 impl Guests {
-    fn new(cluster: &Cluster, namespace: &str, network: &str) -> Self {
+    pub(super) fn new(cluster: &Cluster, namespace: &str, network: &str) -> Self {
         let of = |client| Api::namespaced_with(client, namespace, &resource(INSTANCE));
         let (users, kubevirt) = (of(cluster.client()), of(mutator::client(&cluster.client())));
         Self { namespace: namespace.to_owned(), network: network.to_owned(), users, kubevirt }
@@ -113,7 +113,7 @@ impl Guests {
     }
 
     /// Starts a guest that reports these addresses.
-    async fn start(&self, name: &str, addresses: &[&str]) {
+    pub(super) async fn start(&self, name: &str, addresses: &[&str]) {
         self.create(name, &json!({})).await;
         self.report(name, addresses).await;
     }
