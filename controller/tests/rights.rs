@@ -195,7 +195,7 @@ async fn the_plugin_lists_all_missing_rights_of_a_user_at_once() {
          list leases.coordination.k8s.io in every namespace"
     );
     let why = format!(
-        "{pools}; {leases}; {node_pools}; list events in namespace n; get virtualmachines.kubevirt.io in namespace n; \
+        "{pools}; {leases}; {node_pools}; get virtualmachines.kubevirt.io in namespace n; list events in namespace n; \
          get virtualmachineinstances.kubevirt.io in namespace n; \
          get kubevirtmachines.infrastructure.cluster.x-k8s.io in namespace n; \
          get ipaddressclaims.ipam.cluster.x-k8s.io in namespace n; get ipamclaims.k8s.cni.cncf.io in namespace n"
