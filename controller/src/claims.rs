@@ -140,7 +140,7 @@ impl provider::Work for Work<'_> {
             match decide(&view, Timestamp::now()) {
                 Step::Wait if view.waits_for_address() || view.is_waiting() => {
                     let is_queued = view.ledger.waits && !view.waits_for_address();
-                    return Ok(Ended::waiting(is_queued, view.problem.as_ref(), Timestamp::now()));
+                    return Ok(Ended::waiting(is_queued, view.problem.as_ref(), self.provider.registry.now()));
                 }
                 // The API server may have refused the release of the further address.
                 Step::Wait if view.has_kept => return Ok(Ended::Later),

@@ -2,6 +2,7 @@
 
 pub(crate) mod backoff;
 pub mod client;
+pub mod clock;
 pub(crate) mod conditions;
 pub(crate) mod digest;
 pub(crate) mod edit;

@@ -27,7 +27,6 @@ use std::time::Duration;
 use futures::stream::{self, BoxStream};
 use futures::{FutureExt as _, StreamExt as _};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use k8s_openapi::jiff::Timestamp;
 use kube::api::{ApiResource, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::runtime::events::EventType;
 use kube::runtime::watcher::Event;
@@ -38,6 +37,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::cluster::backoff::{BackOff, Postponed};
+use crate::cluster::clock::Clock;
 use crate::cluster::edit::pointer;
 use crate::cluster::events::{Events, reference};
 use crate::cluster::key::Key;
@@ -84,6 +84,8 @@ pub struct Macs {
     events: Events,
     metrics: Arc<Metrics>,
     scope: Scope,
+    /// Decides when the reuse delay of an address is over.
+    clock: Clock,
     facts: mpsc::UnboundedReceiver<Fact>,
     objects: Objects,
     /// Duration of the last decision.
@@ -198,15 +200,17 @@ impl Observer {
 // === impl Macs ===
 
 impl Macs {
-    /// Creates the task, and the observer to which other parts of the leader must send machines and leases.
+    /// Creates the task, and the observer to which other parts of the leader must send machines and leases. `clock` is
+    /// the clock of the registry of IP addresses, too.
     #[must_use]
-    pub fn new(client: Client, metrics: Arc<Metrics>, scope: Scope) -> (Self, Observer) {
+    pub fn new(client: Client, metrics: Arc<Metrics>, scope: Scope, clock: Clock) -> (Self, Observer) {
         let (sender, facts) = mpsc::unbounded_channel();
         let macs = Self {
             events: Events::start(client.clone()),
             client,
             metrics,
             scope,
+            clock,
             facts,
             objects: Objects::default(),
             took: Duration::ZERO,
@@ -327,7 +331,7 @@ impl Macs {
         let began = Instant::now();
         let is_postponed = |key: &Key| !self.postponed.is_due(&Subject::Machine(key.clone()), began);
         self.objects.set_aside.retain(is_postponed);
-        let mut plan = self.objects.plan(Timestamp::now());
+        let mut plan = self.objects.plan(self.clock.now());
         self.took = began.elapsed();
         self.report(&plan);
         let statuses = std::mem::take(&mut plan.statuses).into_iter();
@@ -567,7 +571,7 @@ impl Macs {
             return Ok(Outcome::Machine(Box::new([vm, instance])));
         }
         let machine = Key { namespace: holder.namespace.clone(), name: holder.name.clone() };
-        release(&mut lease, Timestamp::now());
+        release(&mut lease, self.clock.now());
         let (outcome, is_stored) = self.store(address, Some(version), &lease).await?;
         if is_stored {
             tracing::info!(%machine, uid = lease.holder.uid, %address, "released the MAC address of a machine");

@@ -24,7 +24,6 @@ use glowplug::host::allocator::Allocator;
 use glowplug::host::metrics;
 use glowplug::host::pool::Pool;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use k8s_openapi::jiff::Timestamp;
 use kube::api::{ApiResource, Patch, PatchParams};
 use kube::runtime::events::EventType;
 use kube::{Api, Client};
@@ -184,7 +183,7 @@ impl Pools {
         if !self.index.awaits_finalizer() {
             self.publish(open.clone());
         }
-        let (now, unreadable) = (Timestamp::now(), self.registry.unreadable_leases());
+        let (now, unreadable) = (self.registry.now(), self.registry.unreadable_leases());
         let number = unreadable.len();
         let refusals = self.states.refusals();
         let refused: BTreeMap<String, usize> = refusals.iter().map(|(pool, it)| (pool.clone(), it.count)).collect();

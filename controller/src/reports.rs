@@ -274,10 +274,12 @@ fn reservation(Reservation { place, uid }: Reservation) -> Option<glowplug::host
 
 #[cfg(test)]
 mod tests {
+    use glowplug::host::Timestamp;
     use kube::client::Body;
     use serde_json::json;
 
     use super::*;
+    use crate::cluster::clock::Clock;
     use crate::metrics::Metrics;
     use crate::reports::reservations::tests::{guest, key, pool};
 
@@ -296,7 +298,8 @@ mod tests {
     #[tokio::test]
     async fn a_report_reserves_nothing_before_the_records_of_the_start_are_adopted() {
         let metrics = Arc::new(Metrics::default());
-        let (registry, _served) = RegistryHandle::start(client(), metrics, Arc::new(|_| {})).unwrap();
+        let clock = Clock::starting_at(Timestamp::UNIX_EPOCH);
+        let (registry, _served) = RegistryHandle::start(client(), metrics, Arc::new(|_| {}), clock).unwrap();
         let pools = vec![pool("n/p", "n/net", &["10.0.0.0/24"], &[])];
         assert_eq!(registry.resize(pools, BTreeSet::new()).await.unwrap(), []);
         let (mut reports, _observer) = Reports::new(client(), registry.clone(), Arc::default());

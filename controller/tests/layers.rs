@@ -77,3 +77,26 @@ fn no_file_reads_objects_with_the_optional_reads_of_kube() {
     let files = imports();
     assert_eq!(files.keys().filter(uses).collect::<Vec<_>>(), Vec::<&String>::new());
 }
+
+/// The wall clock may be set during a term of a leader. So a leader decides by [`Clock`] whether a delay is over, and these
+/// files use the wall clock only for texts, for objects of Kubernetes, for the start of [`Clock`], and in programs that do
+/// not lead.
+///
+/// [`Clock`]: glowplug_controller::cluster::clock::Clock
+#[test]
+fn the_wall_clock_ends_no_delay_of_a_leader() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let uses = |file: &&String| fs::read_to_string(folder.join(file.as_str())).unwrap().contains("Timestamp::now()");
+    let files = imports();
+    let users: Vec<&String> = files.keys().filter(uses).filter(|file| !file.starts_with("explain/")).collect();
+    let expected = [
+        "claims.rs",
+        "claims/ipam.rs",
+        "claims/requests.rs",
+        "machines/request.rs",
+        "pools/node_pools.rs",
+        "program/election.rs",
+        "program/run.rs",
+    ];
+    assert_eq!(users, expected);
+}

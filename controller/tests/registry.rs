@@ -10,6 +10,7 @@ use glowplug::host::claim::{Claimant, Machine, Record, Reservation};
 use glowplug::host::may_record::Source;
 use glowplug::host::pool::Namespaces;
 use glowplug::host::records::Inventory;
+use glowplug_controller::cluster::clock::Clock;
 use glowplug_controller::cluster::key::Key;
 use glowplug_controller::cluster::term::Writes;
 use glowplug_controller::kinds::lease_name::lease_name;
@@ -21,13 +22,14 @@ use glowplug_controller::program::election::Candidate;
 use glowplug_controller::program::watchdog::Watchdog;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::rbac::v1::ClusterRoleBinding;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, MicroTime};
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt as _};
 use serde_json::json;
 use tokio::sync::{Semaphore, watch};
 
-use crate::support::leader::{self, claim, owner, pool, pool_spec, stored};
+use crate::support::leader::{self, claim, clock, owner, pool, pool_spec, stored};
 use crate::support::server::{Call, Fault, Server};
 use crate::support::{SYSTEM, is_lease_write, soak, start_server};
 
@@ -531,7 +533,8 @@ async fn a_served_machine_is_announced_even_if_the_response_to_the_write_of_its_
 async fn a_new_pool_allocates_nothing_before_it_is_opened_and_skips_reported_addresses() {
     let (_server, cluster) = start_server().await;
     let metrics = Arc::new(Metrics::default());
-    let (registry, mut served) = RegistryHandle::start_closed(cluster.client(), metrics, Arc::new(|_| {})).unwrap();
+    let (registry, mut served) =
+        RegistryHandle::start_closed(cluster.client(), metrics, Arc::new(|_| {}), clock()).unwrap();
     assert_eq!(registry.growth().await.unwrap(), 1);
     registry.resize(vec![pool(NETWORK, &["10.0.0.8/31"])], BTreeSet::new()).await.unwrap();
     let growth = registry.growth().await.unwrap();
@@ -556,6 +559,36 @@ async fn a_new_pool_allocates_nothing_before_it_is_opened_and_skips_reported_add
     assert_eq!(registry.change_reports(vec![report.clone()], Vec::new()).await.unwrap(), []);
     assert_eq!(registry.change_reports(Vec::new(), vec![report]).await.unwrap(), []);
     assert_eq!(served.claims.recv().await, Some(machine(NETWORK, 1)));
+}
+
+#[tokio::test]
+async fn a_reuse_delay_ends_by_the_clock_of_the_term_and_not_by_the_wall_clock() {
+    let (_server, cluster) = start_server().await;
+    // Since the term began, the wall clock was set one hour ahead.
+    let start = Timestamp::now().saturating_sub(SignedDuration::from_hours(1)).unwrap();
+    let (metrics, clock) = (Arc::new(Metrics::default()), Clock::starting_at(start));
+    let in_minutes = |minutes| MicroTime(start.saturating_add(SignedDuration::from_mins(minutes)).unwrap());
+    let holder = json!({"kind": "VirtualMachine", "namespace": "n", "name": "a", "uid": "1", "interface": "eno101"});
+    let delayed = json!({
+        "network": NETWORK, "address": "10.0.0.8", "prefix": 16, "pool": "clusters/workers", "holder": holder,
+        "since": in_minutes(-20), "released": in_minutes(-10), "reuseAfter": in_minutes(30),
+    });
+    let leases: Api<StaticIPLease> = Api::all(cluster.client());
+    let delayed = StaticIPLease::new(&leader::name(NETWORK, "10.0.0.8"), serde_json::from_value(delayed).unwrap());
+    leases.create(&PostParams::default(), &delayed).await.unwrap();
+    let (registry, _served) = RegistryHandle::start(cluster.controller(), metrics, Arc::new(|_| {}), clock).unwrap();
+    let spec = PoolSpec { address_reuse_grace_period_seconds: Some(600), ..pool_spec(NETWORK, &["10.0.0.8/31"]) };
+    registry.resize(vec![spec.check(Some("clusters"), "workers").0.unwrap()], BTreeSet::new()).await.unwrap();
+    let first = registry.claim(claim(&machine(NETWORK, 0))).await.unwrap().unwrap();
+    assert_eq!(first[0].addresses, ["10.0.0.9/16".parse().unwrap()]);
+    registry.release(machine(NETWORK, 0)).await.unwrap();
+    let refused = registry.claim(claim(&machine(NETWORK, 1))).await.unwrap().unwrap_err();
+    assert_eq!(refused.to_string(), "No available IPs in pool for interface eno101");
+    // The times of the release are those of the same clock.
+    let lease = leases.get(&leader::name(NETWORK, "10.0.0.9")).await.unwrap().spec;
+    let [released, end] = [lease.released, lease.reuse_after].map(Option::unwrap);
+    assert_eq!(end.0.duration_since(released.0), SignedDuration::from_secs(600));
+    assert!(lease.since <= released && released < in_minutes(50), "{released:?}");
 }
 
 #[tokio::test]
@@ -594,7 +627,8 @@ async fn the_registry_announces_each_address_that_becomes_free() {
 async fn a_repeated_rejected_change_of_a_pool_does_not_count_as_growth() {
     let (_server, cluster) = start_server().await;
     let metrics = Arc::new(Metrics::default());
-    let (registry, _served) = RegistryHandle::start_closed(cluster.client(), metrics, Arc::new(|_| {})).unwrap();
+    let (registry, _served) =
+        RegistryHandle::start_closed(cluster.client(), metrics, Arc::new(|_| {}), clock()).unwrap();
     let used = || pool(NETWORK, &["10.0.0.8/30"]);
     registry.resize(vec![used()], BTreeSet::new()).await.unwrap();
     registry.open(registry.growth().await.unwrap()).await.unwrap();

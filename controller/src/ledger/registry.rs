@@ -26,6 +26,7 @@ use kube::Client;
 use tokio::runtime::Handle;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
+use crate::cluster::clock::Clock;
 use crate::cluster::key::Key;
 use crate::ledger::types::{
     Answer, MacLeases, Progress, RefusedClaimants, Reservation, Served, Stopped, UnreadableLeases,
@@ -50,14 +51,15 @@ pub struct RegistryHandle {
     refused: RefusedClaimants,
     unreadable: UnreadableLeases,
     freed: broadcast::Sender<IpAddr>,
+    clock: Clock,
 }
 
 // === impl RegistryHandle ===
 
 impl RegistryHandle {
     /// Starts the owner of the leases of a cluster. The owner lists the leases before it responds to commands.
-    /// `mac_leases` receives the leases of MAC addresses. New addresses of pools are open at once: the owner may
-    /// allocate them.
+    /// `mac_leases` receives the leases of MAC addresses. `clock` decides when delays are over. New addresses of pools
+    /// are open at once: the owner may allocate them.
     ///
     /// # Errors
     ///
@@ -66,8 +68,13 @@ impl RegistryHandle {
     /// # Panics
     ///
     /// Outside a tokio runtime.
-    pub fn start(client: Client, metrics: Arc<Metrics>, mac_leases: MacLeases) -> io::Result<(Self, Served)> {
-        Self::start_with(client, metrics, mac_leases, Registry::open)
+    pub fn start(
+        client: Client,
+        metrics: Arc<Metrics>,
+        mac_leases: MacLeases,
+        clock: Clock,
+    ) -> io::Result<(Self, Served)> {
+        Self::start_with(client, metrics, mac_leases, (clock, Registry::open))
     }
 
     /// Does the same as [`RegistryHandle::start`], but new addresses of pools are closed until
@@ -80,15 +87,20 @@ impl RegistryHandle {
     /// # Panics
     ///
     /// Outside a tokio runtime.
-    pub fn start_closed(client: Client, metrics: Arc<Metrics>, mac_leases: MacLeases) -> io::Result<(Self, Served)> {
-        Self::start_with(client, metrics, mac_leases, Registry::open_closed)
+    pub fn start_closed(
+        client: Client,
+        metrics: Arc<Metrics>,
+        mac_leases: MacLeases,
+        clock: Clock,
+    ) -> io::Result<(Self, Served)> {
+        Self::start_with(client, metrics, mac_leases, (clock, Registry::open_closed))
     }
 
     fn start_with(
         client: Client,
         metrics: Arc<Metrics>,
         mac_leases: MacLeases,
-        open: Open,
+        (clock, open): (Clock, Open),
     ) -> io::Result<(Self, Served)> {
         let (sender, commands) = channel();
         let (claims, of_claims) = mpsc::unbounded_channel();
@@ -116,12 +128,12 @@ impl RegistryHandle {
         };
         let runtime = Handle::current();
         thread::Builder::new().name("registry".to_owned()).spawn(move || {
-            if let Some(mut owner) = Owner::open(&client, &runtime, metrics, &mac_leases, link, open) {
+            if let Some(mut owner) = Owner::open(&client, &runtime, metrics, &mac_leases, link, (clock, open)) {
                 owner.run();
             }
         })?;
         Ok((
-            Self { commands: sender, changes: changed, works: is_working, progress, refused, unreadable, freed },
+            Self { commands: sender, changes: changed, works: is_working, progress, refused, unreadable, freed, clock },
             Served { claims: of_claims, ipam_claims: of_ipam_claims, machines: of_machines },
         ))
     }
@@ -155,7 +167,7 @@ impl RegistryHandle {
     /// release the API server refuses stays with the object, and is released later.
     pub async fn release(&self, machine: Machine) -> Result<Vec<IpNetwork>, Stopped> {
         self.write(move |owner| {
-            let released = owner.registry.release(&machine, Timestamp::now())?;
+            let released = owner.registry.release(&machine, owner.clock.now())?;
             owner.link.refused.forget(&machine);
             if owner.registry.state()?.leases_of(&machine).next().is_some() {
                 owner.unreleased.insert(machine.clone());
@@ -175,7 +187,7 @@ impl RegistryHandle {
         addresses: BTreeSet<(String, IpAddr)>,
     ) -> Result<Vec<IpNetwork>, Stopped> {
         self.write(move |owner| {
-            let released = owner.registry.release_addresses(&machine, &addresses, Timestamp::now())?;
+            let released = owner.registry.release_addresses(&machine, &addresses, owner.clock.now())?;
             owner.announce(released.served);
             Ok(released.held.into_iter().flat_map(|allocation| allocation.addresses).collect())
         })
@@ -192,7 +204,7 @@ impl RegistryHandle {
     /// addresses.
     pub async fn keep(&self, claimant: Claimant, keep: Vec<IpAddr>) -> Result<Vec<IpNetwork>, Stopped> {
         self.write(move |owner| {
-            let released = owner.registry.keep(&claimant, &keep, Timestamp::now())?;
+            let released = owner.registry.keep(&claimant, &keep, owner.clock.now())?;
             owner.announce(released.served);
             Ok(released.held.into_iter().flat_map(|allocation| allocation.addresses).collect())
         })
@@ -231,7 +243,7 @@ impl RegistryHandle {
     /// Records that the guest of a machine migrated to another cluster, see [`Registry::note_migrated`]. Returns the
     /// addresses that are not held for this guest.
     pub async fn note_migrated(&self, machine: Machine) -> Result<BTreeSet<IpAddr>, Stopped> {
-        self.write(move |owner| owner.registry.note_migrated(&machine, Timestamp::now())).await
+        self.write(move |owner| owner.registry.note_migrated(&machine, owner.clock.now())).await
     }
 
     /// Records a further Secret from which guests of a machine may read its addresses.
@@ -251,7 +263,7 @@ impl RegistryHandle {
             for record in &records {
                 owner.unreleased.remove(&record.claimant.machine);
             }
-            owner.registry.adopt(records.iter().cloned(), Timestamp::now())
+            owner.registry.adopt(records.iter().cloned(), owner.clock.now())
         })
         .await
     }
@@ -266,8 +278,8 @@ impl RegistryHandle {
         let mut new = Vec::new();
         self.write(move |owner| {
             // Only the first attempt returns the reports as new, so they are kept for repeated attempts.
-            new.extend(owner.registry.change_reports(&begun, &ended, Timestamp::now())?.begun);
-            let served = owner.registry.serve(Timestamp::now())?;
+            new.extend(owner.registry.change_reports(&begun, &ended, owner.clock.now())?.begun);
+            let served = owner.registry.serve(owner.clock.now())?;
             owner.announce(served);
             // An error means that there is no receiver.
             ended.iter().for_each(|reported| drop(owner.link.freed.send(reported.address)));
@@ -284,7 +296,7 @@ impl RegistryHandle {
     /// Opens the addresses of every growth up to this number, and serves waiting machines: see [`Registry::open_up_to`].
     pub async fn open(&self, growth: u64) -> Result<(), Stopped> {
         self.write(move |owner| {
-            let served = owner.registry.open_up_to(growth, Timestamp::now())?;
+            let served = owner.registry.open_up_to(growth, owner.clock.now())?;
             owner.announce(served);
             Ok(())
         })
@@ -306,7 +318,7 @@ impl RegistryHandle {
     ) -> Result<Result<(), ClaimError>, Stopped> {
         self.write(move |owner| {
             owner.unreleased.remove(&claimant.machine);
-            match owner.registry.hold(&pool, &claimant, &addresses, &source, Timestamp::now()) {
+            match owner.registry.hold(&pool, &claimant, &addresses, &source, owner.clock.now()) {
                 Ok(()) => Ok(Ok(())),
                 Err(RegistryError::Refused(error)) => Ok(Err(error)),
                 Err(RegistryError::Ledger(error)) => Err(error),
@@ -317,14 +329,14 @@ impl RegistryHandle {
 
     /// Rebuilds the ledger from the records on the objects of a cluster, see [`rebuild`](audit::rebuild).
     pub async fn rebuild(&self, inventory: Inventory) -> Result<Rebuilt, Stopped> {
-        self.write(move |owner| audit::rebuild(&mut owner.registry, &inventory, Timestamp::now())).await
+        self.write(move |owner| audit::rebuild(&mut owner.registry, &inventory, owner.clock.now())).await
     }
 
     /// Reserves addresses that objects have without a lease, either on one network or on every network with a pool that
     /// has the address. An address stays reserved until its object is released. Returns the addresses that are not
     /// reserved, see [`Registry::set_aside`].
     pub async fn add_conflicts(&self, conflicts: Vec<Reservation>) -> Result<Vec<Mismatch>, Stopped> {
-        self.write(move |owner| owner.registry.set_aside(conflicts.iter().cloned(), Timestamp::now())).await
+        self.write(move |owner| owner.registry.set_aside(conflicts.iter().cloned(), owner.clock.now())).await
     }
 
     /// Notes that the objects of a machine or claim no longer record these addresses, see [`Registry::end_records`].
@@ -420,6 +432,11 @@ impl RegistryHandle {
     #[must_use]
     pub fn freed(&self) -> broadcast::Receiver<IpAddr> {
         self.freed.subscribe()
+    }
+
+    /// Returns the time by which the registry decides whether a delay is over.
+    pub(crate) fn now(&self) -> Timestamp {
+        self.clock.now()
     }
 
     /// Returns the reason why each unreadable lease cannot be read, by the name of the lease.

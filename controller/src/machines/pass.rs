@@ -6,7 +6,6 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
 use crate::cluster::key::{Key, PoolId};
@@ -66,7 +65,7 @@ impl Work<'_> {
                 Step::Wait => {
                     self.note_state(view);
                     let check = check.filter(|_| view.trusts_digest).map(Ended::Check);
-                    let ended = view.ended(Timestamp::now());
+                    let ended = view.ended(self.machines.registry.now());
                     return Ok(check.filter(|_| ended == Ended::Well).unwrap_or(ended));
                 }
                 _ if view.trusts_digest => {

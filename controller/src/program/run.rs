@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow, ensure};
 use clap::Args;
+use glowplug::host::Timestamp;
 use kube::config::{KubeConfigOptions, KubeconfigError};
 use kube::{Client, Config};
 use tokio::net::TcpListener;
@@ -18,6 +19,7 @@ use tokio::time::sleep;
 
 use crate::claims::Provider;
 use crate::cluster::client::{connect, counted, kubeconfig_message, of_leader, read_kubeconfig};
+use crate::cluster::clock::Clock;
 use crate::cluster::events::Events;
 use crate::cluster::term::{LEASE, Term, Writes};
 use crate::ledger::registry::RegistryHandle;
@@ -260,11 +262,12 @@ pub async fn reconcile(
     (ready, progress): (&watch::Sender<bool>, &watch::Sender<Progress>),
 ) -> anyhow::Result<Infallible> {
     let began = Instant::now();
-    let (macs, observer) = Macs::new(client.clone(), Arc::clone(metrics), scope.clone());
+    let clock = Clock::starting_at(Timestamp::now());
+    let (macs, observer) = Macs::new(client.clone(), Arc::clone(metrics), scope.clone(), clock);
     let of_macs = observer.clone();
     let mac_leases = Arc::new(move |event| of_macs.lease(event));
-    let (registry, served) =
-        RegistryHandle::start_closed(client.clone(), Arc::clone(metrics), mac_leases).context("starting a thread")?;
+    let registry = RegistryHandle::start_closed(client.clone(), Arc::clone(metrics), mac_leases, clock);
+    let (registry, served) = registry.context("starting a thread")?;
     progress.send_replace(registry.progress());
     let states = Arc::new(MachineStates::default());
     let pools = Pools::new(client.clone(), Arc::clone(selection), registry.clone(), Arc::clone(metrics));

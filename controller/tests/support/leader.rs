@@ -8,6 +8,7 @@ use glowplug::host::Timestamp;
 use glowplug::host::claim::{Allocation, Claim, Lease, Machine, Request};
 use glowplug::host::pool::Pool;
 use glowplug::host::registry::Registry;
+use glowplug_controller::cluster::clock::Clock;
 use glowplug_controller::kinds::pool::{LeaseSpec, PoolSpec, StaticIPLease};
 use glowplug_controller::ledger::leases::ApiLedger;
 use glowplug_controller::ledger::registry::RegistryHandle;
@@ -84,9 +85,14 @@ pub fn version(object: &impl ResourceExt) -> u64 {
     object.resource_version().unwrap().parse().unwrap()
 }
 
+/// Returns a clock that shows the time of the wall clock, as a leader starts it.
+pub fn clock() -> Clock {
+    Clock::starting_at(Timestamp::now())
+}
+
 /// Starts the task that owns the registry of a cluster, as in the program.
 pub fn owner(client: Client) -> (RegistryHandle, Served) {
-    RegistryHandle::start(client, Arc::new(Metrics::default()), Arc::new(drop)).unwrap()
+    RegistryHandle::start(client, Arc::new(Metrics::default()), Arc::new(drop), clock()).unwrap()
 }
 
 /// A leader that works on the pools of a namespace, as the program does. Dropping this value simulates a crash.

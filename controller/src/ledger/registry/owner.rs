@@ -9,7 +9,6 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use glowplug::host::Timestamp;
 use glowplug::host::allocator::PoolError;
 use glowplug::host::claim::{Allocation, Claim, HolderKind, Machine};
 use glowplug::host::ledger::LedgerError;
@@ -19,6 +18,7 @@ use kube::Client;
 use tokio::runtime::Handle;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
+use crate::cluster::clock::Clock;
 use crate::ledger::leases::{ApiLedger, Learned};
 use crate::ledger::types::{Answer, MacLeases, Progress, RefusedClaimants, Stopped, UnreadableLeases};
 use crate::metrics::Metrics;
@@ -73,6 +73,8 @@ pub struct Sticky {
 /// The thread that owns the registry.
 pub(super) struct Owner {
     pub(super) registry: Registry<ApiLedger>,
+    /// The time of each call of the registry.
+    pub(super) clock: Clock,
     /// Objects that are gone, and that hold addresses because the API server has refused their release. An object that
     /// claims, holds or records an address again is not gone, so it is removed from this set.
     pub(super) unreleased: BTreeSet<Machine>,
@@ -128,7 +130,7 @@ impl Owner {
         metrics: Arc<Metrics>,
         mac_leases: &MacLeases,
         mut link: Link,
-        open: Open,
+        (clock, open): (Clock, Open),
     ) -> Option<Self> {
         let open = |link: &mut Link| {
             let ledger = ApiLedger::new(client.clone(), runtime.clone(), Arc::clone(&metrics), mac_leases.clone());
@@ -139,7 +141,7 @@ impl Owner {
         };
         let (registry, learned) = repeat(&mut link, |link| link, open)?;
         let (unreleased, rejected) = (BTreeSet::new(), BTreeSet::new());
-        Some(Self { registry, unreleased, rejected, sticky: None, learned, metrics, link })
+        Some(Self { registry, clock, unreleased, rejected, sticky: None, learned, metrics, link })
     }
 
     /// Runs commands until every handle is dropped.
@@ -191,7 +193,7 @@ impl Owner {
             }
         }
         let Claimed { answers, served, .. } =
-            self.repeat(|owner| owner.registry.claim_all(&group, Timestamp::now()))?;
+            self.repeat(|owner| owner.registry.claim_all(&group, owner.clock.now()))?;
         self.announce(served);
         group.iter().zip(&answers).for_each(|(claim, answer)| self.link.refused.note_answer(&claim.machine, answer));
         let mut answers = answers.into_iter();
@@ -209,7 +211,7 @@ impl Owner {
     /// Tries again each release that the API server has refused. Also announces the holders in leases of another
     /// leader, because such a lease may arrive after its holder is gone.
     fn serve(&mut self) -> Option<()> {
-        let served = self.repeat(|owner| owner.registry.serve(Timestamp::now()))?;
+        let served = self.repeat(|owner| owner.registry.serve(owner.clock.now()))?;
         self.announce(served);
         if !self.unreleased.is_empty() {
             let served = self.repeat(Self::release_again)?;
@@ -224,7 +226,7 @@ impl Owner {
     /// failure stops no other work, and a later search finds the leases again.
     fn forget(&mut self) -> Option<usize> {
         let Some(sticky) = &self.sticky else { return Some(0) };
-        match self.registry.forget(|pool| sticky.of(pool), Timestamp::now()) {
+        match self.registry.forget(|pool| sticky.of(pool), self.clock.now()) {
             Ok(leases) => {
                 tracing::debug!(leases, "deleted released leases that are not needed any more");
                 Some(leases)
@@ -240,7 +242,7 @@ impl Owner {
     /// Tries again to release the addresses whose release the API server has refused. Sends no request before the pause
     /// after the refusal has ended.
     fn release_again(&mut self) -> Result<Vec<Allocation>, LedgerError> {
-        let served = self.registry.release_all(&self.unreleased, Timestamp::now())?.served;
+        let served = self.registry.release_all(&self.unreleased, self.clock.now())?.served;
         let state = self.registry.state()?;
         self.unreleased.retain(|machine| state.leases_of(machine).next().is_some());
         Ok(served)
@@ -255,7 +257,7 @@ impl Owner {
         let is_gone = |known: &&Pool| !pools.iter().any(|pool| pool.name() == known.name());
         let gone: Vec<Pool> = self.registry.state()?.pools().filter(is_gone).cloned().collect();
         for pool in gone {
-            match self.registry.remove_pool(pool.name(), Timestamp::now()) {
+            match self.registry.remove_pool(pool.name(), self.clock.now()) {
                 Ok(()) => {}
                 Err(ResizeError::Ledger(error)) => return Err(error),
                 Err(ResizeError::Refused(_)) => {
@@ -269,12 +271,12 @@ impl Owner {
             self.registry.suspend(&suspended | &self.rejected);
             // Every pool of the registry is passed, so that the registry does not mistake a new pool for a renamed
             // pool.
-            match self.registry.resize(pools.clone(), &[], Timestamp::now()) {
+            match self.registry.resize(pools.clone(), &[], self.clock.now()) {
                 Ok(resized) => {
                     self.announce(resized.served);
                     self.rejected = refused.iter().map(|(name, _): &(String, PoolError)| name.clone()).collect();
                     self.registry.suspend(&suspended | &self.rejected);
-                    let served = self.registry.serve(Timestamp::now())?;
+                    let served = self.registry.serve(self.clock.now())?;
                     self.announce(served);
                     return Ok(refused);
                 }
