@@ -17,7 +17,6 @@ use futures::StreamExt as _;
 use futures::stream::BoxStream;
 use glowplug::host::claim::Machine;
 use ipnetwork::IpNetwork;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{ApiResource, ListParams, Patch, PatchParams};
 use kube::runtime::events::EventType;
@@ -33,6 +32,7 @@ use crate::cluster::object::{Object, version_of};
 use crate::cluster::request::{self, ask, find, list, one_line, stored};
 use crate::cluster::watch::{Change, changes};
 use crate::kinds::ipam_claim::{Failure, IpamClaim, IpsAllocated, ipam_claims, network_attachments};
+use crate::kinds::kubevirt_machine::has_left;
 use crate::kinds::pool::HolderKind;
 use crate::kinds::virtual_machine::instances;
 use crate::ledger::types::{Holders, Stopped};
@@ -267,6 +267,12 @@ impl Work<'_> {
                 registry.release_addresses(holder, addresses).await?;
                 self.read_registry(view).await?;
             }
+            Step::RecordMigration(holder) => {
+                let uid = holder.uid.clone();
+                // The pass of the machine reports the addresses that are not held.
+                registry.note_migrated(holder).await?;
+                view.migrated.insert(uid);
+            }
             Step::Release(holder) => {
                 let uid = holder.uid.clone();
                 let addresses = self.provider.release(holder).await?;
@@ -413,7 +419,7 @@ async fn read_guests(client: &Client, namespace: &str, names: BTreeSet<String>) 
     if names.len() <= MOST_GUESTS {
         for name in names {
             let guest = ask(async { if_served(client, &kind, find(&instances, &name).await).await }).await?;
-            guests.extend(guest.flatten().map(|guest| guest_of(name, guest.metadata)));
+            guests.extend(guest.flatten().map(|guest| guest_of(name, guest)));
         }
         return Ok(guests);
     }
@@ -421,8 +427,8 @@ async fn read_guests(client: &Client, namespace: &str, names: BTreeSet<String>) 
     loop {
         let page = ask(async { if_served(client, &kind, instances.list(&params).await).await }).await?;
         let Some(page) = page else { return Ok(guests) };
-        let named = page.items.into_iter().filter_map(|guest| Some((guest.metadata.name.clone()?, guest.metadata)));
-        guests.extend(named.filter(|(name, _)| names.contains(name)).map(|(name, metadata)| guest_of(name, metadata)));
+        let named = page.items.into_iter().filter_map(|guest| Some((guest.metadata.name.clone()?, guest)));
+        guests.extend(named.filter(|(name, _)| names.contains(name)).map(|(name, guest)| guest_of(name, guest)));
         match page.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => params = params.continue_token(&token),
             None => return Ok(guests),
@@ -430,7 +436,8 @@ async fn read_guests(client: &Client, namespace: &str, names: BTreeSet<String>) 
     }
 }
 
-fn guest_of(name: String, instance: ObjectMeta) -> Guest {
-    let owners = instance.owner_references.unwrap_or_default().into_iter().map(|owner| owner.uid);
-    Guest { name, uids: owners.chain(instance.uid).collect() }
+fn guest_of(name: String, instance: Object) -> Guest {
+    let has_left = has_left(&instance);
+    let owners = instance.metadata.owner_references.unwrap_or_default().into_iter().map(|owner| owner.uid);
+    Guest { name, uids: owners.chain(instance.metadata.uid).collect(), has_left }
 }

@@ -265,6 +265,14 @@ impl KnownMachines {
         self.ipam_claims.get(key)
     }
 
+    /// Returns the IPAMClaims that name a VirtualMachine. Its guest may use their addresses.
+    pub(super) fn ipam_claims_of(&self, vm: &Key) -> BTreeSet<Machine> {
+        let first = Key { namespace: vm.namespace.clone(), name: String::new() };
+        let claims = self.ipam_claims.since(&first).take_while(|(key, _)| key.namespace == vm.namespace);
+        let claims = claims.filter(|(_, claim)| claim.users().contains(&vm.name));
+        claims.map(|(key, claim)| key.holder(HolderKind::IpamClaim, claim.uid())).collect()
+    }
+
     /// Returns the known VirtualMachines to which an IPAMClaim may belong: the name of the claim is the name of the
     /// VirtualMachine, a dot, and the name of an interface.
     fn vms_of(&self, claim: &IpamClaim) -> BTreeSet<Key> {
@@ -879,6 +887,20 @@ mod tests {
         assert_eq!((index.is_machine_of(&named, &vm), index.earlier_of(&vm)), (true, [holder].into()));
         index.forget_holder(&vm, &named);
         assert_eq!((index.is_machine_of(&named, &vm), index.earlier_of(&vm)), (false, [].into()));
+    }
+
+    #[test]
+    fn a_virtual_machine_has_the_ipam_claims_whose_name_label_or_owner_names_it() {
+        let mut index = KnownMachines::default();
+        let label = json!({"metadata": {"labels": {"kubevirt.io/vm": "w"}}});
+        let owner = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": "w", "uid": "v-1"});
+        let owned = json!({"metadata": {"ownerReferences": [owner]}});
+        let claims = [("n", "w.net1", json!({})), ("n", "a", label.clone()), ("n", "b", owned), ("m", "c", label)];
+        for (namespace, name, more) in claims.into_iter().chain([("n", "w.x.net1", json!({}))]) {
+            index.apply(MachineKind::IpamClaim, object(namespace, name, 1, &more));
+        }
+        let holder = |name: &str| key("n", name).holder(HolderKind::IpamClaim, &format!("n-{name}"));
+        assert_eq!(index.ipam_claims_of(&key("n", "w")), ["a", "b", "w.net1"].map(holder).into());
     }
 
     #[test]

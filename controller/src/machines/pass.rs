@@ -176,6 +176,9 @@ impl Work<'_> {
 
     pub(super) async fn read_registry(&self, view: &mut View) -> Result<(), Error> {
         let (key, earlier) = (view.key.clone(), self.index().earlier_of(&view.key));
+        // The search looks at each claim of the namespace, and only a guest that has left needs the claims.
+        let left = view.instance.as_ref().filter(|instance| instance.has_left);
+        let claims = left.map(|_| self.index().ipam_claims_of(&key)).unwrap_or_default();
         let (records, may_be_copies) = (view.records.clone(), view.may_have_copies());
         let doubted: BTreeSet<IpAddr> = view.doubts.iter().flat_map(|doubt| doubt.addresses.iter().copied()).collect();
         let selected = view.selected.iter().flatten();
@@ -183,7 +186,7 @@ impl Work<'_> {
         let (scope, growth) = (self.machines.scope.namespace.clone(), self.index().growth());
         let read = self.machines.registry.read(move |allocator| {
             let records = (&records[..], &doubted, may_be_copies, growth);
-            Recorded::read(allocator, (&key, &earlier), records, &pools, &scope)
+            Recorded::read(allocator, (&key, &earlier, &claims), records, &pools, &scope)
         });
         view.ledger = read.await?;
         self.note_earlier(&view.ledger.elsewhere);

@@ -25,6 +25,8 @@ pub(super) struct Recorded {
     /// and allocates addresses. An entry exists only if the pool of the lease no longer has the address, or if the
     /// leases of the interface are from several pools.
     pub(super) homes: BTreeMap<(String, IpAddr), Pool>,
+    /// Addresses that claims of the VirtualMachine hold, see [`Recorded::read`].
+    pub(super) of_claims: Vec<Held>,
     /// Machines of this name that hold an address or have a record without a lease.
     pub(super) known: BTreeSet<Machine>,
     /// Whether machines of this name hold addresses of pools that belong to another controller.
@@ -57,7 +59,7 @@ pub(super) struct Held {
     pub(super) pool: String,
     /// Prefix length of the address.
     pub(super) prefix: u8,
-    /// Secrets from which guests may read the address. Empty: the Secrets are not known.
+    /// Secrets from which guests may read the address. Empty: the Secrets are not known, or the holder is a claim.
     pub(super) secrets: BTreeSet<String>,
     /// Whether the guest migrated to another cluster with the address.
     pub(super) has_left: bool,
@@ -83,17 +85,20 @@ impl Recorded {
     /// Reads the state of the machines of one VirtualMachine, and the state of its pools.
     ///
     /// - `earlier`: KubevirtMachines of other namespaces that may hold an address for the VirtualMachine
+    /// - `claims`: claims that name the VirtualMachine. A claim with a name for this VirtualMachine may be absent
     /// - `doubted`: addresses of records that cannot be read or contradict another record
     /// - `may_be_copies`: whether the records may come from another machine, see `View::may_have_copies`
     pub(super) fn read(
         allocator: &Allocator,
-        (key, earlier): (&Key, &BTreeSet<Machine>),
+        (key, earlier, claims): (&Key, &BTreeSet<Machine>, &BTreeSet<Machine>),
         (records, doubted, may_be_copies, growth): (&[Record], &BTreeSet<IpAddr>, bool, u64),
         pools: &[String],
         scope: &str,
     ) -> Self {
         let mut recorded = Self::default();
         let mut since = Vec::new();
+        // If the controller has a scope, leases from pools of other namespaces belong to another controller.
+        let is_ours = |pool: &str| scope.is_empty() || pool.split_once('/').is_some_and(|(name, _)| name == scope);
         for machine in allocator.namesakes(&key.namespace, &key.name).chain(earlier) {
             if machine.kind.is_claim() {
                 continue;
@@ -104,8 +109,6 @@ impl Recorded {
                 continue;
             }
             let before = since.len();
-            // If the controller has a scope, leases from pools of other namespaces belong to another controller.
-            let is_ours = |pool: &str| scope.is_empty() || pool.split_once('/').is_some_and(|(name, _)| name == scope);
             let (ours, others): (Vec<_>, Vec<_>) =
                 allocator.leases_of(machine).partition(|(_, _, lease)| is_ours(&lease.pool));
             recorded.is_of_another |= !others.is_empty();
@@ -120,6 +123,9 @@ impl Recorded {
         }
         since.sort_by_key(|(since, _)| *since);
         recorded.held = since.into_iter().map(|(_, held)| held).collect();
+        let claims: BTreeSet<&Machine> = allocator.claims_of_guest(&key.namespace, &key.name).chain(claims).collect();
+        recorded.of_claims = claims.into_iter().flat_map(|claim| Held::all_of(allocator, claim)).collect();
+        recorded.of_claims.retain(|held| is_ours(&held.pool));
         for Held { network, address, pool, claimant, .. } in &recorded.held {
             let is_other =
                 |other: &Held| (&other.claimant, &other.network) == (claimant, network) && other.pool != *pool;

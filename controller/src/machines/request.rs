@@ -158,8 +158,11 @@ impl Work<'_> {
                     Err(error) => return Ok(Response::Refused(Problem::Refused(error))),
                 }
             }
-            Step::RecordMigration(machine, mut addresses) => {
-                let beyond = registry.note_migrated(*machine).await?;
+            Step::RecordMigration(holders, mut addresses) => {
+                let mut beyond = BTreeSet::new();
+                for holder in holders {
+                    beyond.extend(registry.note_migrated(holder).await?);
+                }
                 addresses.retain(|address| !beyond.contains(address));
                 let is_new = view.memory.not_held != beyond;
                 let not_held = Notice::of_not_held(&beyond).filter(|_| is_new);

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use crate::cluster::key::{Key, PoolId};
 use crate::cluster::request::list;
-use crate::kinds::kubevirt_machine::{Given, NetworkSecret, OwnSecret, STATUS_MAP, is_deleted, uid};
+use crate::kinds::kubevirt_machine::{Given, Instance, NetworkSecret, OwnSecret, STATUS_MAP, is_deleted, uid};
 use crate::kinds::network_data::{DIGEST_ANNOTATION, ISSUED, NETWORK_DATA_LABEL, REQUESTED, VM_ANNOTATION};
 use crate::kinds::pool::HolderKind;
 use crate::kinds::virtual_machine::{ADDRESSES_ANNOTATION, NetworkData, VirtualMachine, addresses_in};
@@ -86,22 +86,29 @@ impl View {
     /// Returns the step that records the migration of the guest to another cluster, where the guest keeps its
     /// addresses. `None`: the guest has not migrated, or the leases have the migration already.
     pub(super) fn record_migration(&self) -> Option<Step> {
-        let instance = self.instance.as_ref().filter(|instance| instance.has_left)?;
-        let secret = instance.secret().filter(|_| !self.has_done(Once::RecordMigration))?;
-        let is_of_guest = |held: &&Held| held.secrets.contains(secret) && !held.has_left;
-        let machine = self.ledger.held.iter().find(is_of_guest).map(|held| held.claimant.machine.clone())?;
-        let held = self.ledger.held.iter().filter(|held| held.claimant.machine == machine && !held.has_left);
-        let addresses = held.map(|held| held.address).collect();
-        Some(Step::RecordMigration(Box::new(machine), addresses))
+        let unnoted = || self.leases_of_left_guest().filter(|held| !held.has_left);
+        let holders: BTreeSet<Machine> = unnoted().map(|held| held.claimant.machine.clone()).collect();
+        let addresses = unnoted().map(|held| held.address).collect();
+        let is_due = !holders.is_empty() && !self.has_done(Once::RecordMigration);
+        is_due.then_some(Step::RecordMigration(holders, addresses))
     }
 
     /// Returns the pools of the addresses that a migrated guest uses in another cluster and that are not held for the
     /// guest, because its namespace already keeps too many addresses for such guests.
     pub(super) fn pools_that_hold_no_more(&self) -> BTreeSet<String> {
-        let instance = self.instance.as_ref().filter(|instance| instance.has_left);
-        let secret = instance.and_then(|instance| instance.secret());
-        let is_beyond = |held: &&Held| !held.has_left && secret.is_some_and(|secret| held.secrets.contains(secret));
-        self.ledger.held.iter().filter(is_beyond).map(|held| held.pool.clone()).collect()
+        self.leases_of_left_guest().filter(|held| !held.has_left).map(|held| held.pool.clone()).collect()
+    }
+
+    /// Returns the leases of the addresses that the guest may use, if the guest has migrated to another cluster: the
+    /// leases of all machines and claims of the name, without those whose addresses are only in Secrets that the guest
+    /// does not read.
+    fn leases_of_left_guest(&self) -> impl Iterator<Item = &Held> {
+        let left = self.instance.as_ref().filter(|instance| instance.has_left);
+        let may_use = |instance: &Instance, held: &Held| {
+            held.secrets.is_empty() || instance.secret().is_none_or(|secret| held.secrets.contains(secret))
+        };
+        let all = self.ledger.held.iter().chain(&self.ledger.of_claims);
+        all.filter(move |held| left.is_some_and(|instance| may_use(instance, held)))
     }
 
     /// Returns the step that adds the name of a Secret to the leases of its machine. `None`: all these leases have the

@@ -65,9 +65,9 @@ pub(super) enum Step {
     DropSecrets(Box<Machine>, BTreeSet<String>, BTreeSet<String>),
     /// Moves the leases of a machine to these pools, which serve the machine now.
     MoveLeases(Box<Machine>, Vec<String>),
-    /// Records that the guest of a machine has migrated to another cluster with these addresses. Then publishes which
-    /// addresses stay held after the deletion of the VirtualMachine, and which do not.
-    RecordMigration(Box<Machine>, BTreeSet<IpAddr>),
+    /// Records that the guest of these machines and claims has migrated to another cluster with these addresses. Then
+    /// publishes which addresses stay held after the deletion of the VirtualMachine, and which do not.
+    RecordMigration(BTreeSet<Machine>, BTreeSet<IpAddr>),
     /// Releases the addresses of interfaces that are on another network now.
     Release(Box<Release>),
     /// Makes the registry adopt the addresses that the machine has in the Secret with this name.

@@ -12,7 +12,7 @@ use super::network::{Network, Reports};
 use super::pool_state::PoolState;
 use super::queue::Queues;
 use crate::host::change::{Change, Journal, Update, storable};
-use crate::host::claim::{Allocation, Claim, Claimant, Conflict, Lease, Machine, is_namesake};
+use crate::host::claim::{Allocation, Claim, Claimant, Conflict, Lease, Machine, is_guest_of, is_namesake};
 use crate::host::growth::Growth;
 use crate::host::pool::Pool;
 use crate::network::Family;
@@ -299,6 +299,20 @@ impl Allocator {
         let first = Machine::new(namespace, name, "");
         let namesakes = self.paths.range(first.clone()..).take_while(move |(other, _)| is_namesake(other, &first));
         namesakes.map(|(machine, _)| machine)
+    }
+
+    /// The claims whose guest is the guest of this VirtualMachine, and that hold an address, were the last to hold an
+    /// address, or have a record without a lease.
+    #[doc(hidden)]
+    pub fn claims_of_guest<'a>(&'a self, namespace: &str, vm: &str) -> impl Iterator<Item = &'a Machine> + use<'a> {
+        let guest = Machine::new(namespace, vm, "");
+        // The name of an IPAMClaim begins with the name of its VirtualMachine and a dot.
+        let first = Machine::new(namespace, format!("{vm}."), "");
+        let named = self.paths.range(first.clone()..).map(|(machine, _)| machine);
+        let named =
+            named.take_while(move |other| other.namespace == first.namespace && other.name.starts_with(&first.name));
+        let claims = self.namesakes(namespace, vm).chain(named);
+        claims.filter(move |claim| claim.kind.is_claim() && is_guest_of(claim, &guest))
     }
 
     /// The waiting machines with this namespace and name, and any UID.

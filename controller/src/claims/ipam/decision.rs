@@ -16,6 +16,9 @@
 //! - A claim whose virtual machine is gone must not block a new virtual machine of the same name, which needs a claim
 //!   of the same name. So the claim may end while an instance of the new virtual machine exists. The lease is kept
 //!   until that instance is gone, because its pod may have read the earlier status.
+//! - A guest that has migrated to another cluster keeps the address there. If the instance of such a guest still exists,
+//!   the migration is recorded in the lease before the release. The pass of the machine records it before that, because
+//!   the instance may be gone long before the claim.
 //! - A claim that also names other virtual machines ends only after the instances of all of them. Otherwise only the
 //!   lease would be left, and the lease does not name these virtual machines.
 
@@ -56,6 +59,8 @@ pub(crate) struct View {
     /// The instances with the names of the virtual machines, from consistent reads after the last write of the status.
     /// `None`: the instances are not read yet.
     pub(crate) guests: Option<Vec<Guest>>,
+    /// UIDs of the claims in whose leases this pass has recorded the migration of their guest.
+    pub(crate) migrated: BTreeSet<String>,
     /// Whether this pass has released the addresses of the claim.
     pub(crate) is_released: bool,
     /// Whether this pass has tried to release the leases of the claim whose addresses are not in its status. A claim has
@@ -83,6 +88,8 @@ pub(crate) struct Guest {
     pub(crate) name: String,
     /// UIDs of the instance and of its owners.
     pub(crate) uids: BTreeSet<String>,
+    /// Whether the guest has migrated to another cluster or namespace, where it runs with the same addresses.
+    pub(crate) has_left: bool,
 }
 
 /// State of a claim and of its pool in the registry.
@@ -129,12 +136,17 @@ pub(crate) enum Step {
     Withdraw,
     /// Removes the records of these addresses, which the status of the claim no longer has and no guest uses.
     EndRecords(Machine, BTreeSet<(String, IpAddr)>),
+    /// Records that the guest of a claim has migrated to another cluster with the addresses of the claim.
+    RecordMigration(Machine),
     /// Releases everything that a claim holds.
     Release(Machine),
 }
 
 /// Decides the next request. `now` becomes the transition time of each condition whose status changes.
 pub(crate) fn decide(view: &View, now: Timestamp) -> Step {
+    if let Some(step) = view.record_migration() {
+        return step;
+    }
     match &view.claim {
         None => view.release_former().unwrap_or(Step::Wait),
         Some(claim) if claim.is_deleted() => view.end(claim, now),
@@ -201,6 +213,18 @@ impl View {
     /// Returns the step that reads the instances of all virtual machines that may use an address.
     fn read_guests(&self) -> Step {
         Step::ReadGuests(self.users())
+    }
+
+    /// Returns the step that records the migration of a guest to another cluster, for the next claim of this guest.
+    /// `None`: no guest has migrated, the guests are not read yet, or this pass has recorded the migrations.
+    fn record_migration(&self) -> Option<Step> {
+        let left = self.guests.iter().flatten().filter(|guest| guest.has_left);
+        let left: BTreeSet<&str> = left.map(|guest| guest.name.as_str()).collect();
+        let has_left = |users: &BTreeSet<String>| users.iter().any(|user| left.contains(user.as_str()));
+        let own = self.claim.iter().map(|claim| (claim.uid().to_owned(), claim.users()));
+        let mut claims = own.chain(self.former.clone()).filter(|(_, users)| has_left(users));
+        let (uid, _) = claims.find(|(uid, _)| !self.migrated.contains(uid))?;
+        Some(Step::RecordMigration(self.key.holder(HolderKind::IpamClaim, &uid)))
     }
 
     /// Returns the next step that releases the addresses of an earlier claim. `None`: there is no such step now.

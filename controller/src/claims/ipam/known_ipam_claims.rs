@@ -188,6 +188,7 @@ impl KnownIpamClaims {
             ledger: Recorded::default(),
             problem: None,
             guests: None,
+            migrated: BTreeSet::new(),
             is_released: false,
             has_kept: false,
             is_status_written: false,
@@ -421,7 +422,9 @@ mod tests {
                 assert_eq!((Key::of_machine(&record.claimant.machine), network.as_str()), (view.key.clone(), "n/blue"));
             }
             Step::Keep(claimant, _) => assert_eq!(Key::of_machine(&claimant.machine), view.key),
-            Step::Release(holder) | Step::EndRecords(holder, _) => assert_eq!(Key::of_machine(&holder), view.key),
+            Step::Release(holder) | Step::EndRecords(holder, _) | Step::RecordMigration(holder) => {
+                assert_eq!(Key::of_machine(&holder), view.key)
+            }
             Step::ReadGuests(names) => assert!(names.iter().all(|name| is_object_name(name)), "{names:?}"),
             Step::PatchClaim(_) | Step::PatchStatus(..) | Step::Withdraw | Step::Wait => {}
         }
@@ -517,7 +520,8 @@ mod tests {
         each_object(&valid, |object| {
             let owners = object.metadata.owner_references.iter().flatten().map(|owner| owner.uid.clone());
             let uids = owners.chain(["i-1".to_owned()]).collect();
-            assert_eq!(guest_of("hostile".to_owned(), object.metadata), Guest { name: "hostile".to_owned(), uids });
+            let expected = Guest { name: "hostile".to_owned(), uids, has_left: false };
+            assert_eq!(guest_of("hostile".to_owned(), object), expected);
         });
     }
 }

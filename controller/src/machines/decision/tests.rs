@@ -1093,18 +1093,21 @@ fn a_reference_that_is_copied_from_another_machine_is_replaced_after_the_address
     assert_eq!(decide(&view), request(Some(early_guest())));
 }
 
+/// Creates an instance that refers to a Secret, and whose guest has migrated to another cluster. Merges `changes` into
+/// the state of the migration.
+fn left(secret: Option<&str>, changes: &Value) -> Instance {
+    let target = json!({"virtualMachineInstanceUID": "i-2"});
+    let source = json!({"syncAddress": "192.0.2.1:9185"});
+    let mut migration = json!({"completed": true, "sourceState": source, "targetState": target});
+    json_patch::merge(&mut migration, changes);
+    reading(secret, &json!({"status": {"phase": "Succeeded", "migrationState": migration}}))
+}
+
 #[test]
 fn a_guest_that_migrated_to_another_cluster_keeps_its_address() {
-    let target = json!({"virtualMachineInstanceUID": "i-2"});
-    let migration = json!({"completed": true, "sourceState": {"syncAddress": "192.0.2.1:9185"}, "targetState": target});
-    let left = |changes: Value| {
-        let mut migration = migration.clone();
-        json_patch::merge(&mut migration, &changes);
-        reading(Some(NAME), &json!({"status": {"phase": "Succeeded", "migrationState": migration}}))
-    };
-    let mut view = View { instance: Some(left(json!({}))), ..settled() };
+    let mut view = View { instance: Some(left(Some(NAME), &json!({}))), ..settled() };
     let addresses = ["10.0.0.8".parse().unwrap()].into();
-    assert_eq!(decide(&view), Step::RecordMigration(Box::new(holder("m-1")), addresses));
+    assert_eq!(decide(&view), Step::RecordMigration([holder("m-1")].into(), addresses));
     assert_eq!(view.pools_that_hold_no_more(), ["n/p".to_owned()].into());
     view.ledger.held[0].has_left = true;
     assert_eq!((decide(&view), view.pools_that_hold_no_more()), (Step::Wait, BTreeSet::new()));
@@ -1116,9 +1119,39 @@ fn a_guest_that_migrated_to_another_cluster_keeps_its_address() {
         json!({"completed": false}),
         json!({"targetState": {"virtualMachineInstanceUID": "i-1"}}),
     ] {
-        let view = View { instance: Some(left(changes.clone())), ..settled() };
+        let view = View { instance: Some(left(Some(NAME), &changes)), ..settled() };
         assert_eq!(decide(&view), Step::Wait, "{changes}");
     }
+}
+
+#[test]
+fn a_guest_that_migrated_to_another_cluster_keeps_each_address_that_it_may_use() {
+    let ip = |address: &str| -> IpAddr { address.parse().unwrap() };
+    let claim = Key { name: "w.net1".to_owned(), ..key() }.holder(HolderKind::IpamClaim, "c-1");
+    let of_claim = Held {
+        claimant: Claimant { machine: claim.clone(), interface: "eno102".parse().unwrap() },
+        secrets: BTreeSet::new(),
+        ..held("m-1", "10.0.0.9")
+    };
+    // No lease says which Secrets have this address, as after version 0.2.0 or an adoption.
+    let unnamed = Held { secrets: BTreeSet::new(), ..held("v-1", "10.0.0.10") };
+    let other = Held { secrets: names(["w-networkdata-other"]), ..held("v-2", "10.0.0.11") };
+    let mut view = View { instance: Some(left(Some(NAME), &json!({}))), ..settled() };
+    view.ledger.held.extend([unnamed, other]);
+    view.ledger.of_claims = vec![of_claim];
+    let (holders, addresses) = ([holder("m-1"), holder("v-1"), claim], ["10.0.0.8", "10.0.0.9", "10.0.0.10"]);
+    let step = |holders: &[Machine], addresses: &[&str]| {
+        Step::RecordMigration(holders.iter().cloned().collect(), addresses.iter().map(|address| ip(address)).collect())
+    };
+    assert_eq!(decide(&view), step(&holders, &addresses));
+    // A guest that reads no Secret of the controller may use every address of its name.
+    let without = View { instance: Some(left(None, &json!({}))), ..view.clone() };
+    let [first, second, third] = holders;
+    let all = [first, second, holder("v-2"), third];
+    assert_eq!(decide(&without), step(&all, &["10.0.0.8", "10.0.0.9", "10.0.0.10", "10.0.0.11"]));
+    let leases = view.ledger.held.iter_mut().chain(&mut view.ledger.of_claims);
+    leases.for_each(|held| held.has_left = true);
+    assert_eq!(view.record_migration(), None);
 }
 
 #[test]

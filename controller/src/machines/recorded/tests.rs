@@ -50,7 +50,7 @@ fn a_late_record_reserves_the_address_of_another_holder_unless_the_record_may_be
         let (records, allocator) = ([record("w", &address.to_string())], registry.state().unwrap());
         let doubted = BTreeSet::new();
         let records = (&records[..], &doubted, may_be_copies, allocator.growth());
-        Recorded::read(allocator, (&key("w"), &[].into()), records, &["n/p".to_owned()], "").late
+        Recorded::read(allocator, (&key("w"), &[].into(), &[].into()), records, &["n/p".to_owned()], "").late
     };
     assert_eq!(late(&mut registry, true), []);
     let Record { claimant, network, source, .. } = record("w", &address.to_string());
@@ -89,7 +89,7 @@ fn a_reservation_is_unrecorded_when_no_object_records_its_address_and_a_later_re
     let read = |registry: &mut Registry<MemoryLedger>, records: &[Record], doubted: &BTreeSet<IpAddr>| {
         let allocator = registry.state().unwrap();
         let records = (records, doubted, false, allocator.growth());
-        let read = Recorded::read(allocator, (&key("w"), &[].into()), records, &["n/p".to_owned()], "");
+        let read = Recorded::read(allocator, (&key("w"), &[].into(), &[].into()), records, &["n/p".to_owned()], "");
         (read.unrecorded, read.late)
     };
     let records = [record("w", "10.0.0.9/16")];
@@ -123,8 +123,37 @@ fn each_machine_of_a_name_that_waits_is_known_and_no_claim_of_this_name() {
     }
     let allocator = registry.state().unwrap();
     let (doubted, earlier) = (BTreeSet::new(), BTreeSet::from([earlier]));
-    let read = Recorded::read(allocator, (&key("w"), &earlier), (&[], &doubted, false, allocator.growth()), &[], "");
+    let read = Recorded::read(
+        allocator,
+        (&key("w"), &earlier, &[].into()),
+        (&[], &doubted, false, allocator.growth()),
+        &[],
+        "",
+    );
     let mut expected = earlier.clone();
     expected.extend([machine("w"), other]);
     assert_eq!(read.waiting, expected);
+}
+
+#[test]
+fn the_addresses_of_claims_of_a_virtual_machine_are_known() {
+    let mut registry = with_pool(Registry::open(MemoryLedger::default()).unwrap());
+    let of = |name: &str, uid: &str| key(name).holder(HolderKind::IpamClaim, uid);
+    let labelled = of("any", "c-2");
+    for holder in [of("w.net1", "c-1"), labelled.clone(), of("w.x.net1", "c-3"), of("w-x.net1", "c-4")] {
+        let requests = vec![Request::of("n/p")];
+        let claim = Claim { machine: holder, created: NOW, requests, sticky: false, secret: None };
+        registry.claim(&claim, NOW).unwrap();
+    }
+    let mut read = |labelled: &BTreeSet<Machine>, scope: &str| {
+        let allocator = registry.state().unwrap();
+        let records = (&[][..], &BTreeSet::new(), false, allocator.growth());
+        let read = Recorded::read(allocator, (&key("w"), &[].into(), labelled), records, &[], scope);
+        assert_eq!(read.held, []);
+        read.of_claims.into_iter().map(|held| (held.claimant.machine, held.address.to_string())).collect::<Vec<_>>()
+    };
+    let named = (of("w.net1", "c-1"), "10.0.0.8".to_owned());
+    assert_eq!(read(&BTreeSet::new(), ""), std::slice::from_ref(&named));
+    assert_eq!(read(&[labelled.clone()].into(), "n"), [(labelled, "10.0.0.9".to_owned()), named]);
+    assert_eq!(read(&BTreeSet::new(), "another"), []);
 }

@@ -373,10 +373,7 @@ impl KubeVirt {
 
     /// Reports that a guest has migrated to another cluster, where the guest continues to run with the same addresses.
     pub async fn migrate_to_another_cluster(&self, name: &str) {
-        let source = json!({"syncAddress": "192.0.2.1:9185"});
-        let target = json!({"virtualMachineInstanceUID": "of-another-cluster"});
-        let migration = json!({"completed": true, "sourceState": source, "targetState": target});
-        self.report(name, &json!({"phase": "Succeeded", "migrationState": migration})).await;
+        self.report(name, &migrated()).await;
     }
 
     /// Returns the drives of a guest, oldest first.
@@ -520,4 +517,12 @@ impl Drive {
         };
         interfaces.unwrap_or_default().into_iter().filter(|interface| !is_absent(interface)).map(report).collect()
     }
+}
+
+/// Returns the status of an instance whose guest has migrated to another cluster.
+pub fn migrated() -> Value {
+    let source = json!({"syncAddress": "192.0.2.1:9185"});
+    let target = json!({"virtualMachineInstanceUID": "of-another-cluster"});
+    let migration = json!({"completed": true, "sourceState": source, "targetState": target});
+    json!({"phase": "Succeeded", "migrationState": migration})
 }

@@ -1,13 +1,15 @@
 //! IPAMClaims that pools serve, from the creation of a claim to the release of its addresses.
 
 use glowplug_controller::kinds::pool::{GlobalPoolSpec, GlobalStaticIPPool, PoolSpec, StaticIPPool};
-use kube::api::{Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::support::controller::{Controller, merge, until};
+use crate::support::hosted::kubevirt::migrated;
+use crate::support::hosted::poll;
 use crate::support::ipam_claims::{NETWORK, PERSISTENT, Tenant, condition, owner};
-use crate::support::{Cluster, until_event};
+use crate::support::{Cluster, leader, until_event};
 
 async fn tenant(cluster: &Cluster, addresses: &[&str]) -> (Tenant, Controller) {
     let tenant = Tenant::new(cluster).await;
@@ -31,7 +33,7 @@ async fn until_no_duplicates(tenant: &Tenant) {
 }
 
 async fn until_condition(tenant: &Tenant, is: &str) -> String {
-    crate::support::hosted::poll(&format!("DuplicateRecords {is}"), async || {
+    poll(&format!("DuplicateRecords {is}"), async || {
         let status = tenant.site.pools.get("p").await.unwrap().status?;
         let mut conditions = status.conditions.into_iter();
         let condition = conditions.find(|it| it.type_ == "DuplicateRecords" && it.status == is);
@@ -432,4 +434,30 @@ pub async fn the_lease_of_an_ipam_claim_that_is_removed_by_force_is_released_aft
     }
     tenant.stop("b").await;
     tenant.site.until_empty().await;
+}
+
+pub async fn no_claim_gets_the_address_of_a_guest_that_migrated_to_another_cluster(cluster: &Cluster) {
+    let (tenant, _controller) = tenant(cluster, &["10.0.0.8/30"]).await;
+    tenant.claim("a", &json!({"metadata": {"finalizers": [PERSISTENT]}})).await;
+    assert_eq!(tenant.ips_of("a").await, ["10.0.0.8/16"]);
+    tenant.start("a", "uid-a").await;
+    merge(&tenant.instances, "a", &json!({"status": migrated()})).await;
+    let name = leader::name(&tenant.spec(&[]).network, "10.0.0.8");
+    poll("the migration in the lease", async || tenant.site.leases.get(&name).await.unwrap().spec.migrated).await;
+    // The instance is gone before ipam-extensions removes its finalizer from the claim.
+    tenant.stop("a").await;
+    tenant.delete("a").await;
+    tenant.merge("a", &json!({"metadata": {"finalizers": ["ipam.glowplug.dev/release-address"]}})).await;
+    tenant.until_gone("a").await;
+    let lease = tenant.site.leases.get(&name).await.unwrap().spec;
+    let [released, end] = [lease.released, lease.reuse_after].map(|time| time.unwrap().0.as_second());
+    assert_eq!(end - released, 30 * 24 * 60 * 60);
+    for (vm, address) in [("b", "10.0.0.9/16"), ("a", "10.0.0.10/16")] {
+        tenant.claim(vm, &json!({})).await;
+        assert_eq!(tenant.ips_of(vm).await, [address]);
+    }
+    // An administrator knows that the guest no longer uses the address, and deletes the lease of the address.
+    tenant.site.leases.delete(&name, &DeleteParams::default()).await.unwrap();
+    tenant.claim("c", &json!({})).await;
+    assert_eq!(tenant.ips_of("c").await, ["10.0.0.8/16"]);
 }

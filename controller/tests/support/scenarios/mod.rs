@@ -209,6 +209,7 @@ scenarios! {
     ipam_claims::a_global_pool_serves_the_ipam_claims_of_every_namespace,
     ipam_claims::an_ipam_claim_with_many_owners_is_released_after_the_last_guest,
     ipam_claims::the_lease_of_an_ipam_claim_that_is_removed_by_force_is_released_after_its_guest,
+    ipam_claims::no_claim_gets_the_address_of_a_guest_that_migrated_to_another_cluster,
     ledger::a_lease_is_stored_before_its_claim_is_answered,
     ledger::another_leader_reads_the_stored_leases,
     ledger::two_leaders_at_once_never_allocate_one_address,

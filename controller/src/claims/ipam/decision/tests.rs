@@ -57,6 +57,7 @@ fn view() -> View {
         ledger: Recorded { pool: Some(registered), ..Recorded::default() },
         problem: None,
         guests: None,
+        migrated: BTreeSet::new(),
         is_released: false,
         has_kept: false,
         is_status_written: false,
@@ -79,7 +80,8 @@ fn deleted(changes: &Value) -> View {
 }
 
 fn guest(name: &str, uids: &[&str]) -> Guest {
-    Guest { name: name.to_owned(), uids: uids.iter().map(|uid| (*uid).to_owned()).collect() }
+    let uids = uids.iter().map(|uid| (*uid).to_owned()).collect();
+    Guest { name: name.to_owned(), uids, has_left: false }
 }
 
 fn names(names: &[&str]) -> BTreeSet<String> {
@@ -305,6 +307,20 @@ fn the_lease_of_a_claim_that_ends_is_kept_while_another_instance_with_the_name_e
     let uid = json!({"metadata": {"uid": "u2"}});
     let new = View { claim: Some(claim(&uid)), former, guests: kept.guests, ..view() };
     assert!(matches!(next(&new), Step::Claim(claim) if claim.machine == holder("u2")));
+}
+
+#[test]
+fn the_migration_of_a_guest_to_another_cluster_is_recorded_before_a_claim_of_the_guest_ends() {
+    let left = || Some(vec![Guest { has_left: true, ..guest("a", &["vmi-1", "vm-1"]) }, guest("b", &["vmi-2"])]);
+    let ending = View { guests: left(), ..deleted(&json!({})) };
+    assert_eq!(next(&ending), Step::RecordMigration(holder("u1")));
+    let noted = View { migrated: names(&["u1"]), ..ending };
+    assert_eq!((next(&noted), noted.waits_for_guest()), (Step::Wait, true));
+    // The claim is gone, and the lease names the virtual machine.
+    let former = BTreeMap::from([("u0".to_owned(), names(&["b"])), ("u1".to_owned(), names(&["a"]))]);
+    let gone = View { claim: None, former, guests: left(), ledger: Recorded::default(), ..view() };
+    assert_eq!(next(&gone), Step::RecordMigration(holder("u1")));
+    assert_eq!(next(&View { migrated: names(&["u1"]), ..gone }), Step::Wait);
 }
 
 #[test]
