@@ -193,9 +193,10 @@ impl Work<'_> {
                 self.patch_machine(view, patch, false).await?;
             }
             Step::PatchStatus(patch) => {
-                let wanted = patch["status"][STATUS_MAP].clone();
+                // Only the CRD, which is the same for all machines, decides whether there is a map after this patch. The
+                // entries of the map depend on this machine, because users and other programs can write them.
                 let kept = self.patch_machine(view, patch, true).await?;
-                if kept.is_some_and(|kept| kept.data["status"][STATUS_MAP] != wanted) {
+                if kept.is_some_and(|kept| kept.data["status"][STATUS_MAP].is_null()) {
                     self.note_pruned();
                 }
             }

@@ -392,7 +392,7 @@ impl View {
             return Some(Step::PatchMachine(patch));
         }
         let status = status_patch(&own.machine, &allocations, None).ok()?;
-        let is_right = machine.status_map == status["status"][STATUS_MAP];
+        let is_right = has_entries(&machine.status_map, &status["status"][STATUS_MAP]);
         (!is_right && self.has_status_map && !self.has_done(Once::PatchStatus)).then_some(Step::PatchStatus(status))
     }
 
@@ -577,6 +577,13 @@ pub(super) fn has_annotations(metadata: &ObjectMeta, patch: &Value) -> bool {
     patch["metadata"]["annotations"].as_object().into_iter().flatten().all(|(name, value)| {
         given.and_then(|given| given.get(name)).is_some_and(|given| Some(given.as_str()) == value.as_str())
     })
+}
+
+/// Whether a status map has the entries of a patch. Other entries are left alone: another program may have written them,
+/// and each entry is a record that reserves its addresses.
+fn has_entries(map: &Value, written: &Value) -> bool {
+    let mut written = written.as_object().into_iter().flatten();
+    written.all(|(interface, addresses)| map.get(interface) == Some(addresses))
 }
 
 /// Returns the metadata of a template with the marks of a machine. `label` is the value of [`NETWORK_DATA_LABEL`].

@@ -709,6 +709,19 @@ fn the_annotation_and_the_status_map_follow_the_secret() {
 }
 
 #[test]
+fn a_status_map_with_entries_of_another_program_needs_only_its_own_entries() {
+    let mut view = View { done: [Once::ReadMachine, Once::Annotate].into(), ..served() };
+    let with = |map: Value| Some(machine(&json!({"status": {"allocatedBootstrapAddresses": map}})));
+    view.machine = with(json!({"eno101": ["10.0.0.8/16"], "eth9": ["10.9.9.9"]}));
+    assert_eq!(decide(&view), Step::Wait);
+    for map in [json!({"eth9": ["10.9.9.9"]}), json!({"eno101": ["10.9.9.9/16"]}), json!({}), Value::Null] {
+        view.machine = with(map);
+        let Step::PatchStatus(patch) = decide(&view) else { panic!() };
+        assert_eq!(patch["status"], json!({"allocatedBootstrapAddresses": {"eno101": ["10.0.0.8/16"]}}));
+    }
+}
+
+#[test]
 fn a_machine_with_two_leases_keeps_the_lease_of_the_address_in_its_secret() {
     let mut view = served();
     view.ledger.held.insert(0, held("m-1", "10.0.0.9"));

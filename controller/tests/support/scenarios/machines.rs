@@ -20,6 +20,7 @@
 //! | etcd is restored from a backup | `after_the_loss_of_all_leases_machines_keep_the_addresses_of_their_records` |
 //! | `clusterctl move` | `a_moved_claim_keeps_its_address` of claims |
 //! | the CRD of KubevirtMachine has no status map | `the_status_map_is_written_if_the_crd_has_it` |
+//! | another program writes into a status map | `an_entry_of_another_program_in_one_status_map_ends_the_status_map_of_no_machine` |
 //! | the API server does not respond | `a_failed_read_of_the_objects_of_a_machine_releases_no_address` in `tests/machines.rs` |
 //! | clocks differ | `a_leader_whose_lease_is_taken_stops_leading` of the election |
 
@@ -1009,6 +1010,25 @@ pub async fn the_status_map_is_written_if_the_crd_has_it(cluster: &Cluster) {
     hosted.set_status_map("workers-0", true).await;
     installed.lead().await;
     until(&hosted.machines, "workers-0", has_map).await;
+    hosted.set_status_map("workers-0", false).await;
+    installed.stop().await;
+}
+
+pub async fn an_entry_of_another_program_in_one_status_map_ends_the_status_map_of_no_machine(cluster: &Cluster) {
+    let (hosted, mut installed) = running(cluster, &["10.0.0.8/30"], 1).await;
+    hosted.until_annotated("workers-0", ANNOTATION).await;
+    installed.stop_leading();
+    hosted.set_status_map("workers-0", true).await;
+    let of_other = Patch::Merge(json!({"status": {"allocatedBootstrapAddresses": {"eth9": ["10.9.9.9"]}}}));
+    hosted.machines.patch_status("workers-0", &PatchParams::default(), &of_other).await.unwrap();
+    installed.lead().await;
+    let until_map = async |name: &str, map: Value| {
+        let has_map = |machine: &DynamicObject| machine.data["status"]["allocatedBootstrapAddresses"] == map;
+        until(&hosted.machines, name, has_map).await;
+    };
+    until_map("workers-0", json!({"eno101": ["10.0.0.8/16"], "eth9": ["10.9.9.9"]})).await;
+    hosted.scale("workers", 2).await;
+    until_map("workers-1", json!({"eno101": ["10.0.0.9/16"]})).await;
     hosted.set_status_map("workers-0", false).await;
     installed.stop().await;
 }

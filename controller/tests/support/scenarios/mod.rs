@@ -150,6 +150,7 @@ scenarios! {
     machines::damaged_records_are_repaired_by_the_procedure_of_the_guide,
     machines::a_machine_with_a_damaged_lease_has_an_event_and_keeps_its_address,
     machines::the_status_map_is_written_if_the_crd_has_it,
+    machines::an_entry_of_another_program_in_one_status_map_ends_the_status_map_of_no_machine,
     machines::a_machine_that_no_webhook_saw_gets_its_network_data_if_it_has_no_instance_yet,
     machines::a_running_machine_that_no_webhook_saw_is_left_alone,
     collection::the_address_of_a_claim_whose_finalizers_were_removed_is_free_after_its_ipaddress_is_gone,
