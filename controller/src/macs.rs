@@ -558,7 +558,7 @@ impl Macs {
     }
 
     /// Reads the machine that a lease names. Releases the lease if the VirtualMachine is gone and no instance has the
-    /// address.
+    /// address. If there is a new VirtualMachine of the name that is not known yet, only returns what was read.
     async fn prove(&self, address: MacAddr, version: u64, mut lease: LeaseSpec) -> Result<Outcome, Error> {
         let holder = &lease.holder;
         let api = |kind: ApiResource| Api::<Object>::namespaced_with(self.client.clone(), &holder.namespace, &kind);
@@ -567,7 +567,10 @@ impl Macs {
         let instance = ask(find(&api(instances()), &holder.name)).await?;
         let is_there = vm.as_ref().is_some_and(|vm| vm.metadata.uid.as_ref() == Some(&holder.uid));
         let is_used = instance.as_ref().is_some_and(|instance| Guest::read(instance).all.contains_key(&address));
-        if is_there || is_used {
+        // A watch may report a restored VirtualMachine after this read. Until the next decision knows this
+        // VirtualMachine, which may have the address, the address must not become free.
+        let is_news = |vm: &Object| self.objects.vms.is_news(&Key::of(&vm.metadata), version_of(&vm.metadata));
+        if is_there || is_used || vm.as_ref().is_some_and(is_news) {
             return Ok(Outcome::Machine(Box::new([vm, instance])));
         }
         let machine = Key { namespace: holder.namespace.clone(), name: holder.name.clone() };
@@ -608,5 +611,90 @@ impl Macs {
         let uid = self.objects.vm(key).map(|vm| vm.uid().to_owned());
         let object = reference(&virtual_machines(), Some(key.namespace.clone()), key.name.clone(), uid);
         self.events.publish(object, type_, reason, note);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use http::{Method, Request, Response};
+    use kube::client::Body;
+
+    use super::*;
+    use crate::macs::plan::tests::{leased, objects, pool, vm};
+
+    const LEASES: &str = "/apis/ipam.glowplug.dev/v1alpha1/staticipleases";
+    const VMS: &str = "/apis/kubevirt.io/v1/namespaces/n/virtualmachines";
+
+    /// The objects of an API server, by path, and the holders of the leases that were stored.
+    #[derive(Default)]
+    struct Server {
+        objects: BTreeMap<String, Value>,
+        stored: Vec<String>,
+    }
+
+    impl Server {
+        /// Answers a read of any object, and a write of a lease. All other objects cannot be written.
+        fn answer(&mut self, method: &Method, path: &str, body: &[u8]) -> Value {
+            let (path, name) = match *method {
+                Method::POST => {
+                    let name = serde_json::from_slice::<Value>(body).unwrap()["metadata"]["name"].clone();
+                    (format!("{path}/{}", name.as_str().unwrap_or_default()), name)
+                }
+                _ => (path.to_owned(), path.rsplit('/').next().into()),
+            };
+            if path.starts_with(LEASES) && matches!(*method, Method::POST | Method::PUT) {
+                let mut lease: Value = serde_json::from_slice(body).unwrap();
+                let (spec, version) = (&lease["spec"], 100 + self.stored.len());
+                let state = if spec["released"].is_null() { "held" } else { "released" };
+                self.stored.push(format!("{} {state} by {}", spec["address"], spec["holder"]["uid"]).replace('"', ""));
+                lease["metadata"]["resourceVersion"] = version.to_string().into();
+                self.objects.insert(path.clone(), lease);
+            }
+            let kind = path.rsplit('/').nth(1);
+            let absent = json!({"apiVersion": "v1", "kind": "Status", "status": "Failure", "code": 404,
+                "reason": "NotFound", "message": "not found", "details": {"name": name, "kind": kind}});
+            let is_known = *method != Method::PATCH;
+            self.objects.get(&path).filter(|_| is_known).cloned().unwrap_or(absent)
+        }
+    }
+
+    /// Returns a client for a server.
+    fn client(server: &Arc<Mutex<Server>>) -> Client {
+        let server = Arc::clone(server);
+        let answer = move |request: Request<Body>| {
+            let server = Arc::clone(&server);
+            async move {
+                let (parts, body) = request.into_parts();
+                let body = body.collect_bytes().await?;
+                let answer = server.lock().unwrap().answer(&parts.method, parts.uri.path(), &body);
+                let code = answer["code"].as_u64().map_or(200, |_| 404);
+                let response = Response::builder().status(code).body(Body::from(answer.to_string().into_bytes()))?;
+                Ok::<_, tower::BoxError>(response)
+            }
+        };
+        Client::new(tower::service_fn(answer), "glowplug-system")
+    }
+
+    #[tokio::test]
+    async fn a_restored_machine_keeps_its_address_although_no_watch_has_reported_the_machine_yet() {
+        let address = "0a:00:00:00:00:00";
+        let lease = leased(address, "w", None);
+        let mut restored = vm("w", 2, &[("a", address)]);
+        restored.metadata.uid = Some("uid-2".to_owned());
+        let path = format!("{LEASES}/{}", lease.metadata.name.as_deref().unwrap());
+        let stored = [(path, json!(lease)), (format!("{VMS}/w"), json!(restored))];
+        let server = Arc::new(Mutex::new(Server { objects: stored.into(), stored: Vec::new() }));
+        let (mut macs, _observer) = Macs::new(client(&server), Arc::default(), Scope::default());
+        macs.objects = objects();
+        macs.objects.apply_pool(pool("p", &format!("{address}-{address}"), 2));
+        macs.objects.apply_lease(&lease);
+        macs.objects.apply_vm(&vm("x", 1, &[("a", "")]));
+        for _ in 0..5 {
+            macs.pass().await;
+        }
+        let expected = ["released by uid-w", "held by uid-2"].map(|state| format!("{address} {state}"));
+        assert_eq!(server.lock().unwrap().stored, expected);
     }
 }

@@ -32,7 +32,7 @@
 //!   reported as a collision.
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -10,7 +10,7 @@ use crate::macs::migrated::{held, not_held, release};
 const NOW: Timestamp = Timestamp::constant(1_786_700_000, 0);
 
 /// Objects with the pool `p`, which has four addresses for the namespace `n`.
-fn objects() -> Objects {
+pub(in crate::macs) fn objects() -> Objects {
     let mut objects = Objects::default();
     objects.apply_pool(pool("p", "0a:00:00:00:00:00-0a:00:00:00:00:03", 1));
     objects
@@ -20,7 +20,7 @@ fn from(object: Value) -> Object {
     serde_json::from_value(object).unwrap()
 }
 
-fn pool(name: &str, range: &str, version: u64) -> Object {
+pub(in crate::macs) fn pool(name: &str, range: &str, version: u64) -> Object {
     from(json!({
         "metadata": {"name": name, "resourceVersion": version.to_string(), "generation": 1,
             "creationTimestamp": format!("2026-08-01T10:00:{version:02}Z")},
@@ -30,7 +30,7 @@ fn pool(name: &str, range: &str, version: u64) -> Object {
 
 /// A VirtualMachine with the label. `second` is the second of its creation. An empty address stands for an interface
 /// without an address.
-fn vm(name: &str, second: u64, interfaces: &[(&str, &str)]) -> Object {
+pub(in crate::macs) fn vm(name: &str, second: u64, interfaces: &[(&str, &str)]) -> Object {
     let interfaces: Vec<Value> =
         interfaces.iter().map(|(name, address)| json!({"name": name, "macAddress": address})).collect();
     from(json!({
@@ -66,7 +66,7 @@ fn key(name: &str) -> Key {
 }
 
 /// The lease of an address that the interface `a` of a machine holds, or held until `released`.
-fn leased(address: &str, name: &str, released: Option<&str>) -> Object {
+pub(in crate::macs) fn leased(address: &str, name: &str, released: Option<&str>) -> Object {
     let holder = json!({"kind": "VirtualMachine", "namespace": "n", "name": name, "uid": format!("uid-{name}"),
         "interface": "a"});
     let mut spec = json!({"network": "mac", "address": address, "prefix": 48, "pool": "p", "holder": holder,
