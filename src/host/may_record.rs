@@ -87,7 +87,8 @@ pub enum Standing {
     /// No pool of the network serves the namespace of the claimant, or only pools for other namespaces have the
     /// address.
     Foreign,
-    /// Another claimant holds the address, has a record or a report of it, or migrated with it to another cluster.
+    /// Another claimant holds the address, has a record or a report of it, or migrated with it to another cluster. The
+    /// standing is the same if a claimant of another name or kind held the address last, and its reuse delay is not over.
     HeldByOther,
 }
 

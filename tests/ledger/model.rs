@@ -300,7 +300,11 @@ impl Model {
         if *kind == Source::Report {
             return Some(May::Reserve(State::ByReport));
         }
-        if holder.is_some() || is_contested() {
+        let is_left_by_other = || {
+            let last = self.rests(*address).and_then(|_| self.left.get(address));
+            last.is_some_and(|(last, ..)| !is_namesake(&last.machine, machine))
+        };
+        if holder.is_some() || is_contested() || is_left_by_other() {
             let is_own = *kind == Source::NetworkData;
             return Some(May::Reserve(if is_own { State::ByRecord } else { State::Mismatch }));
         }

@@ -281,9 +281,9 @@ fn without(inventory: &mut Inventory, leased: &BTreeSet<(Claimant, IpAddr)>) -> 
 /// Whether a person must resolve this problem of an address. With any other problem, the machine keeps the address, or
 /// the record has no effect.
 fn is_conflict(problem: &Problem) -> bool {
-    use Problem::{Ambiguous, Duplicate, NoPool, OtherAddress, OtherNetwork, Reserved};
+    use Problem::{Ambiguous, Duplicate, NoPool, OtherAddress, OtherNetwork, Reserved, ReuseDelay};
     match problem {
-        Duplicate(_) | NoPool | Ambiguous(_) | OtherAddress(_) | OtherNetwork(_) | Reserved(..) => true,
+        Duplicate(_) | ReuseDelay(_) | NoPool | Ambiguous(_) | OtherAddress(_) | OtherNetwork(_) | Reserved(..) => true,
         // Another machine may get the address.
         Problem::Ignored(why) => *why == Ignored::Share,
         _ => false,

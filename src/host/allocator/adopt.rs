@@ -171,14 +171,13 @@ impl Allocator {
             if state != State::Mismatch {
                 return Outcome::Reserved;
             }
-            problems.push(match self.rival(network, address, claimant) {
-                Some(other) if standing == Standing::HeldByOther => Problem::Duplicate(other),
-                _ => {
-                    let named = self.named_on(network, address, &claimant.machine);
-                    let end = || self.why_reserved(name, address, &claimant.machine);
-                    Problem::Reserved(name.to_string(), named.or_else(end))
-                }
-            });
+            let is_used = standing == Standing::HeldByOther;
+            let other_use = self.other_use(network, address, claimant).filter(|_| is_used);
+            problems.push(other_use.unwrap_or_else(|| {
+                let named = self.named_on(network, address, &claimant.machine);
+                let end = || self.why_reserved(name, address, &claimant.machine);
+                Problem::Reserved(name.to_string(), named.or_else(end))
+            }));
             return Outcome::Refused;
         }
         let rivals = rivals.get(&(Arc::clone(network), address)).into_iter().flatten();
@@ -237,6 +236,15 @@ impl Allocator {
         }
         self.decide(Change::Lease { network: Arc::clone(network), address, lease: Some(lease) }, journal);
         Outcome::Added
+    }
+
+    /// Returns why another claimant keeps an address from this claimant. `None`: no other claimant does.
+    fn other_use(&self, network: &str, address: IpAddr, claimant: &Claimant) -> Option<Problem> {
+        if let Some(other) = self.rival(network, address, claimant) {
+            return Some(Problem::Duplicate(other));
+        }
+        let last = self.networks.get(network)?.delayed_for(address, &claimant.machine)?;
+        Some(Problem::ReuseDelay(Claimant::clone(&last.claimant)))
     }
 
     /// Returns the claimant that holds an address. If there is no holder, returns the last holder whose guest migrated

@@ -320,12 +320,9 @@ impl Allocator {
         }
         // The reuse delay protects other users. A machine or claim that is created again gets the address that the pool
         // keeps for its name at once.
-        let last = network.lease(named).filter(|lease| lease.migrated.is_none());
-        let last = last.map(|lease| &lease.claimant.machine);
-        if is_kept && last.is_some_and(|last| is_successor(last, machine)) {
-            return Ok(());
-        }
-        network.delayed_until(named).map_or(Ok(()), |until| Err(ClaimError::ReuseDelay { named, until }))
+        let is_delayed = !is_kept || network.delayed_for(named, machine).is_some();
+        let until = network.delayed_until(named).filter(|_| is_delayed);
+        until.map_or(Ok(()), |until| Err(ClaimError::ReuseDelay { named, until }))
     }
 
     /// The free address of a pool that an earlier machine or claim of the same name released last, with the time of the

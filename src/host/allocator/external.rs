@@ -12,7 +12,7 @@ use super::network::Network;
 use super::state::Allocator;
 use super::types::ClaimError;
 use crate::host::change::{Change, Journal};
-use crate::host::claim::{Claimant, Lease, is_successor};
+use crate::host::claim::{Claimant, Lease};
 use crate::host::may_record::{Source, Verdict};
 use crate::network::Family;
 
@@ -146,9 +146,7 @@ impl Allocator {
         if let Some(by) = holder.filter(|by| by != claimant).or_else(|| contested(state)) {
             return Err(ClaimError::Taken { named, by: Box::new(by) });
         }
-        let is_own = |last: &Lease| last.migrated.is_none() && is_successor(&last.claimant.machine, &claimant.machine);
-        let last = state.lease(named).filter(|last| last.released.is_some() && !is_own(last));
-        match last.and_then(|_| state.delayed_until(named)) {
+        match state.delayed_for(named, &claimant.machine).and_then(|_| state.delayed_until(named)) {
             Some(until) => Err(ClaimError::ReuseDelay { named, until }),
             None => Ok(()),
         }

@@ -43,6 +43,9 @@ pub enum Problem {
     /// Another claimant holds the address, has a record of it, or has a guest that reports it or migrated with it. The
     /// holder keeps the address. The address is not allocated again before both machines are gone.
     Duplicate(Claimant),
+    /// This other claimant held the address last, and the reuse delay of the address is not over. The address is not
+    /// allocated to another machine before the machine of the record is gone.
+    ReuseDelay(Claimant),
     /// No pool has the interface and the address of the record. The address is not allocated before the machine is
     /// gone.
     NoPool,
@@ -88,6 +91,7 @@ impl fmt::Display for Mismatch {
         write!(f, "{source}: {address} of {claimant} ")?;
         match problem {
             Problem::Duplicate(other) => write!(f, "is also of {other}"),
+            Problem::ReuseDelay(last) => write!(f, "was held by {last} before, and its reuse delay is not over"),
             Problem::NoPool => f.write_str("belongs to no pool"),
             Problem::Ambiguous(networks) => {
                 write!(f, "is on one of the networks {}: reserved on each of them", networks.join(", "))

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use super::pool_state::Counts;
 use super::users::{Evidence, User};
 use crate::host::address::{AddressRange, AddressSet};
-use crate::host::claim::{Claimant, Conflict, Lease, Machine, is_guest_of, is_namesake};
+use crate::host::claim::{Claimant, Conflict, Lease, Machine, is_guest_of, is_namesake, is_successor};
 use crate::host::free_ranges::FreeRanges;
 use crate::host::may_record::State;
 use crate::host::pool::{Namespaces, Pool, ReservedAddress};
@@ -248,6 +248,15 @@ impl Network {
     pub(super) fn migrated_at(&self, address: IpAddr) -> Option<&Lease> {
         self.delayed_until(address)?;
         self.lease(address).filter(|lease| lease.released.is_some() && lease.migrated.is_some())
+    }
+
+    /// The released lease of an address that the reuse delay keeps from a machine. The delay keeps an address from
+    /// every machine other than the last holder and its successors. If the guest of the lease migrated with the address,
+    /// the delay keeps the address from them, too.
+    pub(super) fn delayed_for(&self, address: IpAddr, machine: &Machine) -> Option<&Lease> {
+        self.delayed_until(address)?;
+        let is_own = |last: &Lease| last.migrated.is_none() && is_successor(&last.claimant.machine, machine);
+        self.lease(address).filter(|last| last.released.is_some() && !is_own(last))
     }
 
     /// Sets the pools of the network.

@@ -43,7 +43,7 @@ impl Allocator {
             return Standing::Foreign;
         }
         let is_contested = !matches!(source, Source::Report | Source::Neighbour)
-            && (state.migrated_at(address).is_some() || is_contested(state, &claimant.machine, address));
+            && (state.delayed_for(address, machine).is_some() || is_contested(state, machine, address));
         if holder.is_some() || is_contested {
             return Standing::HeldByOther;
         }

@@ -489,6 +489,52 @@ fn a_record_of_the_address_of_a_migrated_guest_is_a_conflict_until_the_reuse_del
 }
 
 #[test]
+fn in_the_reuse_delay_only_the_last_holder_and_its_successors_get_an_address_by_their_records() {
+    let delay = 3600 * 1000;
+    let released_by = |holder: Machine| {
+        let pools = [on("vlan10", "one", "addresses: [10.0.0.0/29], addressReuseGracePeriodSeconds: 3600")];
+        let mut allocator = allocator(pools, []);
+        let claim = Claim { machine: holder.clone(), ..claim("a", "1", &["n/one"]) };
+        assert_eq!(given(&mut allocator, &claim, 0), "10.0.0.1/29");
+        allocator.release(&holder, at(2), &mut Journal::default());
+        allocator
+    };
+    let of = |machine: Machine| {
+        let mut record = record(&machine.name, "10.0.0.1/29");
+        record.claimant.machine = machine;
+        record
+    };
+    let again = machine("a", "2");
+    let successors = [
+        (machine("a", "1"), machine("a", "1")),
+        (machine("a", "1"), again.clone()),
+        (Machine::new("c", "a", "1").with_vm_in("n"), again.clone().of_kind(HolderKind::VirtualMachine)),
+    ];
+    for (last, successor) in successors {
+        let mut allocator = released_by(last);
+        assert_eq!(adopt(&mut allocator, &[of(successor)]), (1, 0, vec![]));
+        assert_eq!(held(&allocator), ["n/vlan10 10.0.0.1/29 n/one a"]);
+    }
+    let of_claim = of(again.of_kind(HolderKind::IpAddressClaim));
+    let of_claim = Record { kind: Source::IpAddress, node_pool: Some("n/one".to_owned()), ..of_claim };
+    for record in [of(machine("b", "1")), of_claim] {
+        let mut allocator = released_by(machine("a", "1"));
+        let problem = "was held by eth0 of n/a (1) before, and its reuse delay is not over";
+        let expected = format!("{}: 10.0.0.1 of {} {problem}", record.source, record.claimant);
+        assert_eq!(adopt(&mut allocator, std::slice::from_ref(&record)), (0, 0, vec![expected]));
+        assert_eq!(held(&allocator), [""; 0]);
+        let name = &record.claimant.machine.name;
+        assert_eq!(conflicts(&allocator), [row("10.0.0.1", name, "Mismatch")]);
+        assert!(!allocator.is_conflict("n/vlan10", "10.0.0.1".parse().unwrap()), "one user");
+        let later = |now: u64, allocator: &mut Allocator| {
+            allocator.adopt([record.clone()], at(now), &mut Journal::default()).adopted
+        };
+        assert_eq!([1 + delay, 2 + delay].map(|now| later(now, &mut allocator)), [0, 1]);
+        assert_eq!(held(&allocator), [format!("n/vlan10 10.0.0.1/29 n/one {name}")]);
+    }
+}
+
+#[test]
 fn the_report_of_a_guest_in_another_namespace_contests_the_address_of_a_claim() {
     let mut allocator = allocator([on("vlan10", "one", "addresses: [10.0.0.0/29]")], []);
     let of_claim = |name: &str, address: &str| {
