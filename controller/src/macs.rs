@@ -619,6 +619,7 @@ mod tests {
     use std::sync::Mutex;
 
     use http::{Method, Request, Response};
+    use k8s_openapi::jiff::Timestamp;
     use kube::client::Body;
 
     use super::*;
@@ -686,7 +687,8 @@ mod tests {
         let path = format!("{LEASES}/{}", lease.metadata.name.as_deref().unwrap());
         let stored = [(path, json!(lease)), (format!("{VMS}/w"), json!(restored))];
         let server = Arc::new(Mutex::new(Server { objects: stored.into(), stored: Vec::new() }));
-        let (mut macs, _observer) = Macs::new(client(&server), Arc::default(), Scope::default());
+        let (mut macs, _observer) =
+            Macs::new(client(&server), Arc::default(), Scope::default(), Clock::starting_at(Timestamp::UNIX_EPOCH));
         macs.objects = objects();
         macs.objects.apply_pool(pool("p", &format!("{address}-{address}"), 2));
         macs.objects.apply_lease(&lease);

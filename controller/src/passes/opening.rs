@@ -190,6 +190,7 @@ mod tests {
 
     use futures::future;
     use http::{Request, Response};
+    use k8s_openapi::jiff::Timestamp;
     use kube::Client;
     use kube::client::Body;
     use serde_json::json;
@@ -197,6 +198,7 @@ mod tests {
     use tokio::task::yield_now;
 
     use super::*;
+    use crate::cluster::clock::Clock;
     use crate::metrics::Metrics;
 
     #[test]
@@ -253,7 +255,8 @@ mod tests {
             Ok::<_, tower::BoxError>(Response::new(Body::from(list.to_string().into_bytes())))
         };
         let client = Client::new(tower::service_fn(answer), "glowplug-system");
-        RegistryHandle::start_closed(client, Arc::new(Metrics::default()), Arc::new(|_| {})).unwrap().0
+        let (metrics, clock) = (Arc::new(Metrics::default()), Clock::starting_at(Timestamp::UNIX_EPOCH));
+        RegistryHandle::start_closed(client, metrics, Arc::new(|_| {}), clock).unwrap().0
     }
 
     #[tokio::test]
