@@ -316,7 +316,7 @@ impl<L: Ledger> Registry<L> {
     /// Records that the guest of a machine migrated to another cluster, where it keeps the addresses of the machine.
     /// For at least 30 days after their release, no machine gets these addresses, not even a machine of the same name.
     /// Returns the addresses that are not recorded: in a pool that serves other namespaces, too, one namespace keeps at
-    /// most a quarter of the addresses, or 64 addresses if the pool is external.
+    /// most a quarter of the addresses, or 64 addresses if the pool is external. Or the ledger refuses to change the lease.
     ///
     /// # Errors
     ///

@@ -368,14 +368,20 @@ pub(crate) fn by_name(list: &Value) -> HashMap<&str, &Value> {
     all
 }
 
+/// Returns the addresses of each link that a guest reads from its network data. A document that no guest can read has no
+/// links.
+pub(crate) fn addresses_of_links(document: &[u8]) -> Vec<Vec<IpAddr>> {
+    let Meaning::Network(network) = read_network(document).meaning else { return Vec::new() };
+    let of_link = network.links().iter().map(|link| {
+        let ipv4 = link.ipv4.addresses.iter().map(|address| IpAddr::V4(address.ip()));
+        ipv4.chain(link.ipv6.addresses.iter().map(|address| IpAddr::V6(address.ip()))).collect()
+    });
+    of_link.collect()
+}
+
 /// Returns the addresses that a guest reads from its network data. A document that no guest can read has no addresses.
 pub(crate) fn addresses_in(document: &[u8]) -> Vec<IpAddr> {
-    let Meaning::Network(network) = read_network(document).meaning else { return Vec::new() };
-    let of_link = network.links().iter().flat_map(|link| {
-        let ipv4 = link.ipv4.addresses.iter().map(|address| IpAddr::V4(address.ip()));
-        ipv4.chain(link.ipv6.addresses.iter().map(|address| IpAddr::V6(address.ip())))
-    });
-    let mut addresses: Vec<IpAddr> = of_link.collect();
+    let mut addresses: Vec<IpAddr> = addresses_of_links(document).into_iter().flatten().collect();
     // The addresses stay in memory for each machine and instance with network data of its own.
     addresses.shrink_to_fit();
     addresses

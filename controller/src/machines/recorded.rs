@@ -250,11 +250,11 @@ impl Notice {
     }
 
     /// Creates the event about the addresses that are not held for a guest after its migration to another cluster,
-    /// because its namespace already keeps too many addresses for such guests. `None`: there are no such addresses.
+    /// because its namespace already keeps too many addresses for such guests or the write is refused. `None`: there are no such addresses.
     pub(super) fn of_not_held(addresses: &BTreeSet<IpAddr>) -> Option<Self> {
         let note = format!(
-            "The guest migrated to another cluster with {}, and its namespace has a quarter of the pool for such guests already: after \
-             the deletion of the VirtualMachine, other machines may get these addresses; exclude them from the pool before the deletion",
+            "The guest migrated to another cluster with {}, and its namespace has a quarter of the pool for such guests already, or the \
+             API server refuses to change the lease: after the deletion of the VirtualMachine, other machines may get these addresses; exclude them from the pool before the deletion",
             list(addresses)
         );
         (!addresses.is_empty()).then_some(Self { is_warning: true, reason: "IPAddressNotHeld", note })

@@ -20,7 +20,9 @@ use crate::cluster::request::list;
 use crate::kinds::kubevirt_machine::{Given, Instance, NetworkSecret, OwnSecret, STATUS_MAP, is_deleted, uid};
 use crate::kinds::network_data::{DIGEST_ANNOTATION, ISSUED, NETWORK_DATA_LABEL, REQUESTED, VM_ANNOTATION};
 use crate::kinds::pool::HolderKind;
-use crate::kinds::virtual_machine::{ADDRESSES_ANNOTATION, NetworkData, VirtualMachine, addresses_in};
+use crate::kinds::virtual_machine::{
+    ADDRESSES_ANNOTATION, NetworkData, VirtualMachine, addresses_in, addresses_of_links,
+};
 use crate::ledger::types::Reservation;
 use crate::machines::recorded::Held;
 use crate::machines::step::{Notice, Once, Removal, Step};
@@ -44,14 +46,18 @@ pub(super) struct Served<'a> {
     pub(super) is_current: bool,
 }
 
-/// Returns the addresses in the document of a Secret that neither its annotation nor the current document has. `None`:
-/// there is no such address, or the document cannot have been changed.
+/// Returns the addresses that a user has added to the document of a Secret: they are on a link with an address of the
+/// machine, and neither the annotation nor the current document has them. Addresses of other links are not counted: they
+/// can come from the template of the pool, which may have changed. `None`: there is no such address, or the document
+/// cannot have been changed.
 fn of_user(served: &Served) -> Option<Vec<IpAddr>> {
     let own = served.own;
     let current = served.document.as_ref()?.as_ref().ok().filter(|_| !own.is_immutable)?;
-    let mut known: BTreeSet<IpAddr> = addresses_in(current.as_bytes()).into_iter().collect();
-    known.extend(own.addresses());
-    let foreign: Vec<IpAddr> = addresses_in(&own.document).into_iter().filter(|it| !known.contains(it)).collect();
+    let given = own.addresses();
+    let known: BTreeSet<IpAddr> = addresses_in(current.as_bytes()).into_iter().chain(given.iter().copied()).collect();
+    let links = addresses_of_links(&own.document).into_iter();
+    let links = links.filter(|link| link.iter().any(|address| given.contains(address)));
+    let foreign: Vec<IpAddr> = links.flatten().filter(|address| !known.contains(address)).collect();
     (!foreign.is_empty()).then_some(foreign)
 }
 
@@ -94,7 +100,7 @@ impl View {
     }
 
     /// Returns the pools of the addresses that a migrated guest uses in another cluster and that are not held for the
-    /// guest, because its namespace already keeps too many addresses for such guests.
+    /// guest, because its namespace already keeps too many addresses for such guests or the API server refuses the write.
     pub(super) fn pools_that_hold_no_more(&self) -> BTreeSet<String> {
         self.leases_of_left_guest().filter(|held| !held.has_left).map(|held| held.pool.clone()).collect()
     }

@@ -38,7 +38,7 @@ impl Allocator {
 
     /// Records that the guest of a machine migrated to another cluster with the addresses of the machine. Returns the
     /// addresses that are not recorded, because the namespace of the machine already keeps too many addresses for such
-    /// guests.
+    /// guests, or because the ledger refuses to write their leases.
     pub(crate) fn note_migrated(
         &mut self,
         machine: &Machine,
@@ -46,13 +46,11 @@ impl Allocator {
         journal: &mut Journal,
     ) -> BTreeSet<IpAddr> {
         self.advance(now);
-        let held = self.held_by(machine).into_iter();
-        let held =
-            held.filter(|(network, address, lease)| lease.migrated.is_none() && !self.is_refused(network, *address));
+        let held = self.held_by(machine).into_iter().filter(|(.., lease)| lease.migrated.is_none());
         let held = held.map(|(network, address, lease)| (Arc::clone(network), address, lease.clone()));
         let mut beyond = BTreeSet::new();
         for (network, address, lease) in held.collect::<Vec<_>>() {
-            if self.may_keep_for_migrated(&network, address, &lease) {
+            if !self.is_refused(&network, address) && self.may_keep_for_migrated(&network, address, &lease) {
                 let lease = Some(Lease { migrated: Some(self.now), ..lease });
                 self.decide(Change::Lease { network, address, lease }, journal);
             } else {

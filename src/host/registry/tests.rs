@@ -295,6 +295,19 @@ fn the_refusal_of_a_machine_sets_no_address_aside() {
 }
 
 #[test]
+fn an_address_is_not_held_for_a_migrated_guest_while_the_ledger_refuses_to_change_its_lease() {
+    let (mut registry, rule) = Refuses::registry(one_address("one", "10.0.0.8/30"));
+    let a = claim("a", 0);
+    registry.claim_all(std::slice::from_ref(&a), at(1)).unwrap();
+    rule.set(|_, lease| lease.migrated.is_some());
+    let address: IpAddr = "10.0.0.8".parse().unwrap();
+    assert_eq!(registry.note_migrated(&a.machine, at(2)).unwrap(), [address].into());
+    rule.set(|_, _| false);
+    let later = at(2 + 300_000);
+    assert_eq!(registry.note_migrated(&a.machine, later).unwrap(), [].into());
+}
+
+#[test]
 fn the_holder_keeps_an_address_whose_release_the_ledger_refuses() {
     let (mut registry, rule) = Refuses::registry(one_address("one", "10.0.0.8/31"));
     let machines = ["a", "b"].map(|name| claim(name, 0).machine);

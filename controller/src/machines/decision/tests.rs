@@ -1550,6 +1550,15 @@ fn a_machine_gets_another_secret_if_a_user_has_added_an_address_to_the_document(
     assert_eq!(reserved.into_iter().map(|it| (it.address, it.source)).collect::<Vec<_>>(), [expected.clone()]);
     let view = View { reserved: [expected.1].into(), ..view };
     assert!(matches!(decide(&view), Step::RequestReference(..)), "{:?}", decide(&view));
+    // An address of another link can come from the template of the pool.
+    let mut document: Value = serde_json::from_str(&self::document(&served())).unwrap();
+    document["links"].as_array_mut().unwrap().push(json!({"id": "eno102", "type": "phy"}));
+    let network =
+        json!({"id": "b", "type": "ipv4", "link": "eno102", "ip_address": "10.0.0.9", "netmask": "255.255.255.0"});
+    document["networks"].as_array_mut().unwrap().push(network);
+    let earlier = OwnSecret { document: document.to_string().into_bytes(), ..own("m-1", "v-1") };
+    let view = View { secrets: secrets([earlier]), ..settled() };
+    assert!(matches!(decide(&view), Step::UpdateSecret(..)), "{:?}", decide(&view));
 }
 
 #[test]
