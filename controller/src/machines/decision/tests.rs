@@ -1175,7 +1175,7 @@ fn two_events_say_which_addresses_of_a_migrated_guest_stay_held_and_which_do_not
     let held = Notice { is_warning: false, reason: "IPAddressHeld", note: note.to_owned() };
     assert_eq!((Notice::of_held(&addresses), Notice::of_held(&BTreeSet::new())), (Some(held), None));
     let note = "The guest migrated to another cluster with 10.0.0.8, 10.1.0.8, and its namespace has a quarter of the pool for such guests \
-                already: after the deletion of the VirtualMachine, other machines may get these addresses; exclude them from the pool before the deletion";
+                already, or the API server refuses to change the lease: after the deletion of the VirtualMachine, other machines may get these addresses; exclude them from the pool before the deletion";
     let not_held = Notice { is_warning: true, reason: "IPAddressNotHeld", note: note.to_owned() };
     assert_eq!((Notice::of_not_held(&addresses), Notice::of_not_held(&BTreeSet::new())), (Some(not_held), None));
 }
