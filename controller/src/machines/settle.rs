@@ -73,7 +73,8 @@ impl View {
             return step;
         }
         let served = self.served(vm, own);
-        // A user has changed the document. Its next Secret has another name, so no guest reads the changed one again.
+        // A user has changed the document. The machine gets a Secret of another name, so no later guest reads the changed
+        // document.
         if let Some(foreign) = of_user(&served) {
             return self.reserve_foreign(own.name(), &foreign).unwrap_or_else(|| self.request_reference(vm));
         }
