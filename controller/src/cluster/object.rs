@@ -38,8 +38,23 @@ pub struct Object {
     pub data: Value,
 }
 
-/// Reads a value with at most this number of levels of nested lists and objects. Replaces deeper values by null.
-struct Shallow(usize);
+/// Reads a value with at most this number of levels of nested lists and objects. Replaces deeper values by null. Skips
+/// the managed fields of an object: they are up to half of its text.
+#[derive(Clone, Copy)]
+struct Shallow {
+    levels: usize,
+    place: Place,
+}
+
+/// Where a value is.
+#[derive(Clone, Copy)]
+enum Place {
+    /// The value is an object of the API server.
+    Object,
+    /// The value is the metadata of an object.
+    Metadata,
+    Elsewhere,
+}
 
 /// Returns the version of an object. API servers use a number that increases with each write.
 pub(crate) fn version_of(metadata: &ObjectMeta) -> u64 {
@@ -69,14 +84,12 @@ impl Object {
 
 impl<'de> Deserialize<'de> for Object {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let Value::Object(mut members) = Shallow(MAX_DEPTH).deserialize(from)? else {
+        let object = Shallow { levels: MAX_DEPTH, place: Place::Object };
+        let Value::Object(mut members) = object.deserialize(from)? else {
             return Err(D::Error::custom("invalid value, expected an object"));
         };
         let metadata = match members.remove("metadata") {
-            Some(Value::Object(mut metadata)) => {
-                metadata.remove("managedFields");
-                ObjectMeta::deserialize(Value::Object(metadata)).map_err(D::Error::custom)?
-            }
+            Some(metadata @ Value::Object(_)) => ObjectMeta::deserialize(metadata).map_err(D::Error::custom)?,
             None | Some(Value::Null) => ObjectMeta::default(),
             Some(_) => return Err(D::Error::custom("metadata: invalid value, expected an object")),
         };
@@ -90,11 +103,23 @@ impl<'de> Deserialize<'de> for Object {
 
 // === impl Shallow ===
 
+impl Shallow {
+    /// Returns how a member of this value is read. `None`: the member is skipped.
+    fn member(self, name: &str) -> Option<Self> {
+        let place = match (self.place, name) {
+            (Place::Object, "metadata") => Place::Metadata,
+            (Place::Metadata, "managedFields") => return None,
+            _ => Place::Elsewhere,
+        };
+        Some(Self { levels: self.levels - 1, place })
+    }
+}
+
 impl<'de> DeserializeSeed<'de> for Shallow {
     type Value = Value;
 
     fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Value, D::Error> {
-        match self.0 {
+        match self.levels {
             // serde_json can skip a value of any depth.
             0 => IgnoredAny::deserialize(from).map(|IgnoredAny| Value::Null),
             _ => from.deserialize_any(self),
@@ -138,8 +163,8 @@ impl<'de> Visitor<'de> for Shallow {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Value, A::Error> {
-        let mut items = Vec::new();
-        while let Some(item) = from.next_element_seed(Self(self.0 - 1))? {
+        let (item, mut items) = (Self { levels: self.levels - 1, place: Place::Elsewhere }, Vec::new());
+        while let Some(item) = from.next_element_seed(item)? {
             items.push(item);
         }
         Ok(Value::Array(items))
@@ -147,8 +172,11 @@ impl<'de> Visitor<'de> for Shallow {
 
     fn visit_map<A: MapAccess<'de>>(self, mut from: A) -> Result<Value, A::Error> {
         let mut members = Map::new();
-        while let Some(name) = from.next_key()? {
-            members.insert(name, from.next_value_seed(Self(self.0 - 1))?);
+        while let Some(name) = from.next_key::<String>()? {
+            match self.member(&name) {
+                Some(member) => drop(members.insert(name, from.next_value_seed(member)?)),
+                None => drop(from.next_value::<IgnoredAny>()?),
+            }
         }
         Ok(Value::Object(members))
     }
