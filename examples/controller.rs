@@ -1,6 +1,6 @@
 //! Reconciles two machines on a pool with one free address. Prints the patch for the object of a machine, and the
-//! document that the machine reads at its first boot. The other machine waits until the address is released. On a network
-//! with machines, a controller first adopts their records, see the documentation of `glowplug::host`.
+//! document that the machine reads at its first boot. The other machine waits until the address is released. The guest
+//! that already runs on the network keeps its address.
 //!
 //! `cargo run --example controller`
 
@@ -12,15 +12,23 @@ use glowplug::host::claim::{Claim, Machine, Request};
 use glowplug::host::expand::{Grant, Template};
 use glowplug::host::ledger::SqliteLedger;
 use glowplug::host::pool::Pool;
-use glowplug::host::records::annotation_patch;
+use glowplug::host::records::{Objects, annotation_patch};
 use glowplug::host::registry::{Registry, RegistryError};
 
-/// Two addresses, one of them reserved for the gateway.
+/// Three addresses: one is reserved for the gateway, and one is used by a guest.
 const POOL: &[u8] = b"{name: workers, namespace: clusters, network: infra/vlan10, gateway: [192.168.1.101],
-    addresses: [192.168.1.100-192.168.1.101], nameservers: [8.8.8.8], machineNetwork: [{cidr: 192.168.1.0/24}]}";
+    addresses: [192.168.1.100-192.168.1.102], nameservers: [8.8.8.8], machineNetwork: [{cidr: 192.168.1.0/24}]}";
 
 /// The part of the document that all machines of the pool share.
 const TEMPLATE: &[u8] = br#"{"links": [{"id": "eno101", "type": "phy", "mtu": 9000}]}"#;
+
+/// The objects of all machines: KubevirtMachines, VirtualMachines and VirtualMachineInstances.
+const OBJECTS: &[u8] = br#"{"kind": "List", "items": [{
+    "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
+    "metadata": {"namespace": "clusters", "name": "database", "uid": "5d30"},
+    "spec": {"networks": [{"name": "lan", "multus": {"networkName": "infra/vlan10"}}]},
+    "status": {"phase": "Running", "interfaces": [{"name": "lan", "ipAddresses": ["192.168.1.102"]}]}
+}]}"#;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let pools = Pool::parse(POOL)?;
@@ -29,6 +37,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     let directory = tempfile::tempdir()?;
     let mut registry = Registry::open(SqliteLedger::create(&directory.path().join("ledger"))?)?;
     registry.resize(pools.clone(), &[], Timestamp::now())?;
+    // A controller does this at each start, so that no machine gets an address that is in use.
+    let mut objects = Objects::default();
+    objects.read("the objects of the cluster", OBJECTS)?;
+    registry.rebuild(&objects.inventory(), Timestamp::now())?;
 
     let machine = |name: &str| Machine::new("clusters", name, format!("uid-of-{name}"));
     // A controller can repeat a claim, and gets the same answer.

@@ -59,13 +59,16 @@
 //! | [`image`] | the config drive |
 //! | [`metrics`] | the state of pools for Prometheus |
 //!
-//! A table in the hidden module `may_record` decides, for each source of records, whether a record of an address
-//! becomes a lease, reserves the address, or is ignored.
-//! The hidden module `counts` has the words for the states of addresses.
+//! # Which records count
 //!
-//! On a network with machines, read their objects with [`records::Objects`] at each start, and adopt their records before
-//! the first claim. [`Registry::adopt`](registry::Registry::adopt) alone reserves neither unreadable records nor the
-//! addresses that guests report. The hidden function `audit::rebuild` does both.
+//! On a network with machines, read all their objects with [`records::Objects`] at each start, and pass them to
+//! [`Registry::rebuild`](registry::Registry::rebuild) before the first claim. Then no address of these machines is
+//! allocated to another machine:
+//!
+//! - A record on a machine becomes a lease if a pool that serves the namespace of the machine offers the address.
+//! - A record whose address is excluded, held by another machine, or reserved on the network, reserves the address.
+//! - An address that a running guest reports is reserved, whatever the pools say.
+//! - A record in a namespace that no pool of the network serves is ignored, because every user can write a record.
 //!
 //! No module connects to a cluster. The caller passes objects (as JSON) and times with each call, and receives patches
 //! (as JSON).

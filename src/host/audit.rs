@@ -266,7 +266,7 @@ pub fn reserve_for_others<'m, L: Ledger>(
     };
     let addresses: BTreeSet<IpAddr> = released.into_iter().flat_map(of_machine).collect();
     if !addresses.is_empty() {
-        rebuild(registry, &inventory.about(&addresses), now)?;
+        registry.rebuild(&inventory.about(&addresses), now)?;
     }
     Ok(())
 }
@@ -365,62 +365,6 @@ fn brakes(
     brakes
 }
 
-/// Rebuilds the ledger from the records on the objects of machines; see [`Registry::adopt`].
-///
-/// These addresses are reserved for their machine, so that no other machine gets them:
-///
-/// - the addresses of records that cannot be read
-/// - the addresses of pools that a guest reports, if the ledger has no lease and no record of the address for the machine
-///   of the guest
-///
-/// If the machine of a record is unknown, the conflict names the machine `-/unreadable-record`, with the address as its
-/// UID. An audit misses this machine as soon as no unreadable record has the address.
-///
-/// # Errors
-///
-/// The ledger failed. Changes committed before the failure stay in the ledger.
-pub fn rebuild<L: Ledger>(
-    registry: &mut Registry<L>,
-    inventory: &Inventory,
-    now: Timestamp,
-) -> Result<Rebuilt, LedgerError> {
-    let mut beyond = registry.set_aside(unreadable(inventory), now)?;
-    let reported: BTreeSet<IpAddr> = inventory.reports.iter().map(|report| report.address).collect();
-    let follows =
-        |record: &&Record| record.follows_reports(&reported, inventory.has_instance(&record.claimant.machine));
-    let (last, first): (Vec<&Record>, Vec<&Record>) = inventory.records.iter().partition(follows);
-    let mut adoption = registry.adopt(first.into_iter().cloned(), now)?;
-    let allocator = registry.state()?;
-    // A record that has no effect does not stand for the report of its guest.
-    let is_kept = |report: &&Report| {
-        let leases = allocator.leases_of(&report.machine).map(|(network, address, _)| (network, address));
-        let mut kept = leases.chain(allocator.conflicts_of(&report.machine));
-        kept.any(|(network, address)| address == report.address && report.is_on(network))
-    };
-    let reports = reports_of_pools(allocator, inventory).filter(|report| !is_kept(report)).filter_map(|report| {
-        let interface = Pool::DEFAULT_INTERFACE.parse().ok()?;
-        let claimant = Claimant { machine: report.machine.clone(), interface };
-        let (address, network, source) = (report.address, report.network.clone(), report.source.clone());
-        Some(Reservation { address, network, claimant, source, kind: Source::Report })
-    });
-    let reports: Vec<Reservation> = reports.collect();
-    beyond.extend(registry.set_aside(reports, now)?);
-    adoption.extend(registry.adopt(last.into_iter().cloned(), now)?);
-    adoption.mismatches.extend(beyond);
-    let allocator = registry.state()?;
-    let leased: BTreeSet<&Machine> = allocator.leases().map(|(_, _, lease)| &lease.claimant.machine).collect();
-    let may_be_ours = |machine: &&Unrecorded| match &machine.node_pool {
-        Some(node_pool) => allocator.pools().any(|pool| pool.name == *node_pool),
-        None => {
-            let attachments = &machine.attachments;
-            attachments.is_empty() || allocator.pools().any(|pool| attachments.contains(&pool.network))
-        }
-    };
-    let without_record = inventory.without_record.iter().filter(may_be_ours).map(|it| it.machine.clone());
-    let without_record = without_record.filter(|machine| !leased.contains(machine)).collect();
-    Ok(Rebuilt { adoption, without_record })
-}
-
 fn unreadable(inventory: &Inventory) -> impl Iterator<Item = Reservation> {
     inventory.diagnostics.iter().flat_map(|diagnostic| {
         diagnostic.addresses.iter().filter_map(|address| {
@@ -433,6 +377,64 @@ fn unreadable(inventory: &Inventory) -> impl Iterator<Item = Reservation> {
             Some(Reservation { address: *address, network: None, claimant, source, kind })
         })
     })
+}
+
+// === impl Registry ===
+
+impl<L: Ledger> Registry<L> {
+    /// Adopts what the objects of a cluster say about addresses: adopts their records, see [`Registry::adopt`], and
+    /// reserves other addresses for their machines, so that no other machine gets them:
+    ///
+    /// - the addresses of records that cannot be read
+    /// - the addresses of pools that a guest reports, if the ledger has no lease and no record of the address for the
+    ///   machine of the guest
+    ///
+    /// A controller calls this method at each start, with all objects of its machines, before it claims or releases any
+    /// address. It calls the method again with the objects before it adds addresses to pools.
+    ///
+    /// If the machine of a record is unknown, the conflict names the machine `-/unreadable-record`, with the address as
+    /// its UID. An audit misses this machine as soon as no unreadable record has the address.
+    ///
+    /// # Errors
+    ///
+    /// The ledger failed. Changes committed before the failure stay in the ledger.
+    pub fn rebuild(&mut self, inventory: &Inventory, now: Timestamp) -> Result<Rebuilt, LedgerError> {
+        let mut beyond = self.set_aside(unreadable(inventory), now)?;
+        let reported: BTreeSet<IpAddr> = inventory.reports.iter().map(|report| report.address).collect();
+        let follows =
+            |record: &&Record| record.follows_reports(&reported, inventory.has_instance(&record.claimant.machine));
+        let (last, first): (Vec<&Record>, Vec<&Record>) = inventory.records.iter().partition(follows);
+        let mut adoption = self.adopt(first.into_iter().cloned(), now)?;
+        let allocator = self.state()?;
+        // A record that has no effect does not stand for the report of its guest.
+        let is_kept = |report: &&Report| {
+            let leases = allocator.leases_of(&report.machine).map(|(network, address, _)| (network, address));
+            let mut kept = leases.chain(allocator.conflicts_of(&report.machine));
+            kept.any(|(network, address)| address == report.address && report.is_on(network))
+        };
+        let reports = reports_of_pools(allocator, inventory).filter(|report| !is_kept(report)).filter_map(|report| {
+            let interface = Pool::DEFAULT_INTERFACE.parse().ok()?;
+            let claimant = Claimant { machine: report.machine.clone(), interface };
+            let (address, network, source) = (report.address, report.network.clone(), report.source.clone());
+            Some(Reservation { address, network, claimant, source, kind: Source::Report })
+        });
+        let reports: Vec<Reservation> = reports.collect();
+        beyond.extend(self.set_aside(reports, now)?);
+        adoption.extend(self.adopt(last.into_iter().cloned(), now)?);
+        adoption.mismatches.extend(beyond);
+        let allocator = self.state()?;
+        let leased: BTreeSet<&Machine> = allocator.leases().map(|(_, _, lease)| &lease.claimant.machine).collect();
+        let may_be_ours = |machine: &&Unrecorded| match &machine.node_pool {
+            Some(node_pool) => allocator.pools().any(|pool| pool.name == *node_pool),
+            None => {
+                let attachments = &machine.attachments;
+                attachments.is_empty() || allocator.pools().any(|pool| attachments.contains(&pool.network))
+            }
+        };
+        let without_record = inventory.without_record.iter().filter(may_be_ours).map(|it| it.machine.clone());
+        let without_record = without_record.filter(|machine| !leased.contains(machine)).collect();
+        Ok(Rebuilt { adoption, without_record })
+    }
 }
 
 // === impl Disagreement ===

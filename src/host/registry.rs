@@ -17,6 +17,9 @@ use super::claim::{Allocation, Claim, Claimant, Lease, Machine, Record, Reservat
 use super::ledger::{Ledger, LedgerError};
 use super::pool::Pool;
 
+#[doc(inline)]
+pub use super::audit::Rebuilt;
+
 /// An allocator with its ledger: the only way to change the state of pools and addresses.
 ///
 /// Each call that may change the content of the ledger is one transaction. The registry reads what other processes
@@ -407,7 +410,8 @@ impl<L: Ledger> Registry<L> {
     }
 
     /// Adopts the records of Kubernetes objects in one transaction: each recorded address that the ledger does not have
-    /// becomes a lease or a reservation, or is ignored. The table in [`may_record`](super::may_record) decides.
+    /// becomes a lease or a reservation, or is ignored, see [`host`](super#which-records-count). Most callers need
+    /// [`Registry::rebuild`], which also reserves the addresses that guests report.
     ///
     /// Adoption never frees an address and never changes its holder. Each adoption reports the recorded addresses that
     /// contradict the ledger or the pools. If two machines have a record of an address that no machine holds, neither
@@ -462,8 +466,8 @@ impl<L: Ledger> Registry<L> {
 
     /// Reserves addresses for the machines of records that need no lease, until these machines are released. An address
     /// is reserved on the network of its record. If the record names no network, the address is reserved on every
-    /// network that has a pool with the address. The table in [`may_record`](super::may_record) decides whether a
-    /// record counts. Returns the addresses that are not reserved, because records of the namespace already reserve its
+    /// network that has a pool with the address. See [`host`](super#which-records-count) for the records that
+    /// count. Returns the addresses that are not reserved, because records of the namespace already reserve its
     /// share of a shared pool.
     ///
     /// # Errors

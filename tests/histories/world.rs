@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use glowplug::host::Timestamp;
 use glowplug::host::allocator::{Adoption, Allocator, ClaimError, Rename};
-use glowplug::host::audit::{Disagreement, Options, audit, rebuild};
+use glowplug::host::audit::{Disagreement, Options, audit};
 use glowplug::host::claim::{Allocation, Claim, Claimant, Machine, Request};
 use glowplug::host::ledger::LedgerError;
 use glowplug::host::may_record::State;
@@ -722,7 +722,7 @@ impl World {
         let (at, now) = (rng.below(2), self.now());
         let (lists, _, which) = self.lists(rng);
         let inventory = inventory(&lists);
-        let answer = rebuild(&mut self.processes[at], &inventory, time(now));
+        let answer = self.processes[at].rebuild(&inventory, time(now));
         self.log.push(format!("rebuild from {which} lists"));
         self.done(&answer)?;
         let allowed = Allowed { printed: lists.printed.clone(), ..Allowed::default() };

@@ -244,10 +244,10 @@ impl Recorded {
     ///
     /// The ledger in memory failed.
     pub(super) fn adopt(&self, registry: &mut Registry<MemoryLedger>, now: Timestamp) -> anyhow::Result<Adoption> {
-        let mut adoption = audit::rebuild(registry, &self.inventory, now)?.adoption;
+        let mut adoption = registry.rebuild(&self.inventory, now)?.adoption;
         adoption.mismatches.extend(registry.set_aside(self.alone.iter().cloned(), now)?);
         registry.change_reports(&self.reports, &[], now)?;
-        adoption.mismatches.extend(audit::rebuild(registry, &self.last, now)?.adoption.mismatches);
+        adoption.mismatches.extend(registry.rebuild(&self.last, now)?.adoption.mismatches);
         // The Secrets come last, because a leader reads only the Secrets that no lease names then.
         adoption.mismatches.extend(registry.adopt(self.secrets.iter().cloned(), now)?.mismatches);
         Ok(adoption)

@@ -15,12 +15,11 @@ use std::{io, thread};
 
 use glowplug::host::Timestamp;
 use glowplug::host::allocator::{Adoption, Allocator, ClaimError, Mismatch, PoolError, Reported};
-use glowplug::host::audit::{self, Rebuilt};
 use glowplug::host::claim::{Claim, Claimant, Machine, Record};
 use glowplug::host::ledger::LedgerError;
 use glowplug::host::pool::Pool;
 use glowplug::host::records::Inventory;
-use glowplug::host::registry::{Registry, RegistryError};
+use glowplug::host::registry::{Rebuilt, Registry, RegistryError};
 use ipnetwork::IpNetwork;
 use kube::Client;
 use tokio::runtime::Handle;
@@ -327,9 +326,9 @@ impl RegistryHandle {
         .await
     }
 
-    /// Rebuilds the ledger from the records on the objects of a cluster, see [`rebuild`](audit::rebuild).
+    /// Rebuilds the ledger from the records on the objects of a cluster, see [`Registry::rebuild`].
     pub async fn rebuild(&self, inventory: Inventory) -> Result<Rebuilt, Stopped> {
-        self.write(move |owner| audit::rebuild(&mut owner.registry, &inventory, owner.clock.now())).await
+        self.write(move |owner| owner.registry.rebuild(&inventory, owner.clock.now())).await
     }
 
     /// Reserves addresses that objects have without a lease, either on one network or on every network with a pool that

@@ -151,7 +151,7 @@ pub(crate) fn claim(args: ClaimArgs, log: &Logger) -> Result<ExitCode> {
         registry.withdraw(leaving)?;
     }
     if let Some(inventory) = &inventory {
-        let adoption = audit::rebuild(&mut registry, inventory, Timestamp::now())?.adoption;
+        let adoption = registry.rebuild(inventory, Timestamp::now())?.adoption;
         let problems = record_problems(inventory, &adoption);
         for (at, claim) in claims.iter().enumerate() {
             let claimants = pools_of(claim, &printer.pools)
