@@ -577,7 +577,7 @@ mod tests {
             }
             objects.inventory()
         };
-        assert_eq!(rebuild(&mut registry, &inventory(&[guest]), at(1)).unwrap().adoption.adopted, 1);
+        assert_eq!(registry.rebuild(&inventory(&[guest]), at(1)).unwrap().adoption.adopted, 1);
         assert_eq!(
             audit(&mut registry, &inventory(&[machine, guest]), &Options::default(), at(2)).unwrap().missing,
             []
@@ -739,7 +739,7 @@ mod tests {
         let unknown = "list: items[3].status.interfaces[0]: 10.0.0.2 is in use by n/b (i), and neither the ledger nor a record \
             has it";
         assert_eq!(messages(&mut registry, &guest("b", "10.0.0.2")), [unknown]);
-        rebuild(&mut registry, &cluster(&guest("b", "10.0.0.2")), at(0)).unwrap();
+        registry.rebuild(&cluster(&guest("b", "10.0.0.2")), at(0)).unwrap();
         let machine = Machine::new("n", "c", "u");
         let requests = vec![Request::of("default/one")];
         let given =
@@ -758,7 +758,7 @@ mod tests {
         let adopt = |guests: &[String]| {
             let items: Vec<&str> = [RECORDED].into_iter().chain(guests.iter().map(String::as_str)).collect();
             let mut registry = registry_with(&[]);
-            let adoption = rebuild(&mut registry, &cluster(&items.join(", ")), at(0)).unwrap().adoption;
+            let adoption = registry.rebuild(&cluster(&items.join(", ")), at(0)).unwrap().adoption;
             (adoption.adopted, adoption.mismatches.iter().map(ToString::to_string).collect::<Vec<String>>())
         };
         let stray = guest("b", "10.0.0.1");
@@ -778,7 +778,7 @@ mod tests {
         let pools = ["left", "right"]
             .map(|name| pool(&format!("{{name: {name}, network: n/{name}, addresses: [10.0.0.0/24]}}")));
         let mut registry = registry(pools);
-        rebuild(&mut registry, &cluster(guest), at(0)).unwrap();
+        registry.rebuild(&cluster(guest), at(0)).unwrap();
         let conflicts = registry.state().unwrap().conflicts();
         let conflicts: Vec<_> = conflicts.map(|(network, address, _)| format!("{address} {network}")).collect();
         assert_eq!(conflicts, ["10.0.0.1 n/left"]);
@@ -901,7 +901,7 @@ mod tests {
         assert_eq!(released(&audit), (vec!["a", "c"], &[][..]));
         assert_eq!(reserved(&mut registry), ["10.0.0.1 m/b"]);
         // The machine of the record gets the lease with the next rebuild.
-        rebuild(&mut registry, &cluster(MOVED), at(300_001)).unwrap();
+        registry.rebuild(&cluster(MOVED), at(300_001)).unwrap();
         let holder = registry.state().unwrap().holder("default/n", "10.0.0.1".parse().unwrap()).cloned();
         assert_eq!(holder.map(|holder| holder.machine), Some(Machine::new("m", "b", "v")));
     }
@@ -926,7 +926,7 @@ mod tests {
         let mut registry = registry([pool.with_namespaces(Namespaces::only(["n"]), Namespaces::only(["n"]))]);
         let status = r#"}]}, "status": {"interfaces": [{"ipAddress": "10.0.0.1"}]}}"#;
         let reports = MOVED.replace("}]}}", status);
-        let adoption = rebuild(&mut registry, &cluster(&reports), at(0)).unwrap().adoption;
+        let adoption = registry.rebuild(&cluster(&reports), at(0)).unwrap().adoption;
         assert_eq!((adoption.adopted, adoption.mismatches.len()), (0, 1));
         assert_eq!(reserved(&mut registry), ["10.0.0.1 m/b"]);
     }
@@ -947,7 +947,7 @@ mod tests {
         ]
         .join(", ");
         let mut registry = registry_with(&["b"]);
-        let rebuilt = rebuild(&mut registry, &cluster(&items), at(0)).unwrap();
+        let rebuilt = registry.rebuild(&cluster(&items), at(0)).unwrap();
         let names: Vec<&str> = rebuilt.without_record.iter().map(|machine| machine.name.as_str()).collect();
         assert_eq!(names, ["a", "c", "other"]);
     }

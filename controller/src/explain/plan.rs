@@ -447,7 +447,9 @@ fn room(
             Need(several.iter().map(|(_, Need(needed, _))| needed).sum(), because)
         }
     };
+    // A NodePool may have more machines than it asks for.
     let machines = needed.max(selected.len() as u128);
+    let because = if machines > needed { format!("machines {machines}") } else { because };
     let free_of = |usage: &Usage| usage.free + usage.reuse_delay;
     let free = free_of(usage);
     // Some machines of this pool can also get addresses from other pools: those that share machines with this pool.

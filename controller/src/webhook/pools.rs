@@ -340,13 +340,14 @@ pub fn lost<'a>(
     leases: impl IntoIterator<Item = &'a LeaseSpec>,
 ) -> Vec<(IpAddr, &'a Holder)> {
     let name = id.to_string();
-    let remaining = match change {
+    let (earlier, remaining) = match change {
         Change::Create(_) => return Vec::new(),
-        Change::Update { new, .. } => id.check(new).0,
-        Change::Delete => None,
+        Change::Update { old, new } => (old.as_ref().and_then(|old| id.check(old).0), id.check(new).0),
+        Change::Delete => (None, None),
     };
     // If the addresses of a pool come from another program, the pool itself never offers them.
-    if remaining.as_ref().is_some_and(Pool::is_external) {
+    let is_external = |pool: &Option<Pool>| pool.as_ref().is_some_and(Pool::is_external);
+    if is_external(&remaining) && is_external(&earlier) {
         return Vec::new();
     }
     let held = leases.into_iter().filter(|lease| lease.pool == name && lease.released.is_none());
@@ -956,6 +957,25 @@ mod tests {
             "pool clusters/a is deleted when these addresses are released: 10.0.0.8, 10.0.0.9, fd00::9 (holders: 2)";
         assert_eq!(warning(Change::Delete).as_deref(), Some(deleted));
         assert_eq!(warning(Change::Create(spec(&old))), None);
+    }
+
+    #[test]
+    fn the_holders_of_a_pool_are_counted_when_another_program_begins_to_choose_its_addresses() {
+        let leases = [lease("clusters/a", "10.0.0.8", "worker-0", false)];
+        let of_another = || {
+            let pool_ref = json!({"apiGroup": "ipam.cluster.x-k8s.io", "kind": "InClusterIPPool", "name": "p"});
+            let from = serde_json::from_value(json!({"poolRef": pool_ref})).unwrap();
+            PoolSpec { addresses_from: Some(from), ..spec(&[]) }
+        };
+        let warning = |old: PoolSpec| {
+            let change = Change::Update { old: Some(old), new: Box::new(of_another()) };
+            assert!(change.may_shrink(&id("a")));
+            warn_of_holders(&id("a"), &change, &leases)
+        };
+        let stays = "pool clusters/a no longer allocates these addresses, which stay with their holders";
+        assert_eq!(warning(spec(&["10.0.0.8/29"])), Some(format!("{stays}: 10.0.0.8 (holders: 1)")));
+        let renamed = PoolSpec { nameservers: vec!["10.0.0.53".to_owned()], ..of_another() };
+        assert_eq!(warning(renamed), None);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use glowplug::host::claim::{Allocation, Machine};
 use glowplug::host::leases_file::{Leases, read_leases};
 use glowplug::host::pool;
 use glowplug::host::records::{Inventory, ObjectDiagnostic};
-use glowplug::host::registry::{Rebuilt, Registry};
+use glowplug::host::registry::{self, Registry};
 use ipnetwork::IpNetwork;
 use serde::Serialize;
 use slog::{Logger, debug};
@@ -105,7 +105,7 @@ pub(crate) fn rebuild(args: Rebuild, log: &Logger) -> Result<ExitCode> {
     let inventory = objects.inventory();
     let mut registry = ledger.open(&pools, deleted, log)?;
     let now = Timestamp::now();
-    let Rebuilt { adoption, without_record } = registry.rebuild(&inventory, now)?;
+    let registry::Rebuilt { adoption, without_record } = registry.rebuild(&inventory, now)?;
     let diagnostics = diagnostics(&inventory.diagnostics, &adoption.mismatches);
     let is_right = diagnostics.is_empty() && without_record.is_empty();
     if args.json {
