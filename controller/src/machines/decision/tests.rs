@@ -1916,6 +1916,7 @@ fn proof() -> Proof {
         addresses: ["10.0.0.8".parse().unwrap()].into(),
         secrets: names([NAME]),
         of_others: BTreeSet::new(),
+        older: Vec::new(),
         absent: None,
         is_earlier: false,
         machine: None,
@@ -2046,6 +2047,19 @@ fn a_reference_to_a_secret_that_does_not_exist_keeps_no_addresses() {
         ("another reference meanwhile", Proof { vm: referrer(Some(EARLIER)), ..proof() }, Kept),
         ("its Secret", Proof { vm: referrer(Some(NAME)), ..proof() }, Kept),
     ]);
+}
+
+#[test]
+fn a_report_keeps_the_addresses_of_the_four_oldest_holders_of_a_name() {
+    let reported: BTreeSet<IpAddr> = ["10.0.0.8".parse().unwrap()].into();
+    let other: BTreeSet<IpAddr> = ["10.0.0.9".parse().unwrap()].into();
+    let check = |older: Vec<BTreeSet<IpAddr>>| {
+        Proof { machine: next_machine(), vm: next_vm(Some(NEW)), instance: reporter(), older, ..proof() }.check()
+    };
+    let mut older = vec![reported.clone(), other.clone(), reported.clone(), other, reported.clone()];
+    assert_eq!(check(older.clone()), Check::Kept);
+    older.push(reported);
+    assert_eq!(check(older), Check::Gone);
 }
 
 #[test]
