@@ -11,5 +11,6 @@ pub mod key;
 pub(crate) mod newest;
 pub mod object;
 pub(crate) mod request;
+pub(crate) mod shared_read;
 pub mod term;
 pub mod watch;

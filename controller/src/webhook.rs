@@ -33,6 +33,7 @@ use crate::cluster::client::if_served;
 use crate::cluster::key::{Key, PoolId};
 use crate::cluster::object::Object;
 use crate::cluster::request::find;
+use crate::cluster::shared_read::SharedRead;
 use crate::kinds::kubevirt_machine::{ALLOCATION_ANNOTATION, recorded_addresses};
 use crate::kinds::lease_name::lease_name;
 use crate::kinds::mac_pool::MACPool;
@@ -68,6 +69,16 @@ pub struct Webhooks {
     selection: Arc<SelectionCache>,
     reader: Reader,
     refusals: Arc<Repeated>,
+    /// Reads of the leases of machines without a KubevirtMachine.
+    holders: Arc<SharedRead<Vec<EarlierHolder>>>,
+}
+
+/// A lease of a machine without a KubevirtMachine in its namespace.
+struct EarlierHolder {
+    /// Name of the VirtualMachine.
+    vm: Key,
+    pool: String,
+    network: String,
 }
 
 // === impl Webhooks ===
@@ -77,7 +88,8 @@ impl Webhooks {
     /// `selection`.
     #[must_use]
     pub fn new(client: Client, metrics: Arc<Metrics>, selection: Arc<SelectionCache>) -> Self {
-        Self { client, metrics, selection, reader: Reader::default(), refusals: Arc::default() }
+        let (reader, refusals, holders) = (Reader::default(), Arc::default(), Arc::default());
+        Self { client, metrics, selection, reader, refusals, holders }
     }
 
     /// Responds to a request of an API server.
@@ -221,13 +233,13 @@ impl Webhooks {
                 return Err(failure(StatusCode::BAD_REQUEST, "BadRequest", &message));
             }
         };
-        let unavailable = |error: kube::Error| {
+        let unavailable = |error: Arc<kube::Error>| {
             let message = format!("could not read the pools, the Secret or the addresses of the machine: {error}");
             failure(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", &message)
         };
         let object = with_namespace(object, request);
         let machine = VirtualMachine::read(object.clone());
-        let is_copy = self.is_copy(&machine).await.map_err(unavailable)?;
+        let is_copy = self.is_copy(&machine).await.map_err(Arc::new).map_err(unavailable)?;
         let name = new_secret_name(request)?;
         let decide = |selection: &Selection, held: &BTreeSet<String>| {
             let new = NewMachine { object: &object, is_copy, held, name: &name };
@@ -270,7 +282,7 @@ impl Webhooks {
     /// addresses. The leader records each address in an annotation of the KubevirtMachine, so only the leases of
     /// recorded addresses are read: a cluster may have tens of thousands of leases, and capk tries again and again
     /// while a pool is exhausted. `pools` are the exhausted pools of the machine, see [`Self::held_without_machine`].
-    async fn held(&self, machine: &VirtualMachine, pools: &[PoolId]) -> kube::Result<BTreeSet<String>> {
+    async fn held(&self, machine: &VirtualMachine, pools: &[PoolId]) -> Result<BTreeSet<String>, Arc<kube::Error>> {
         let mut held = BTreeSet::new();
         // The API server has not checked these labels yet. An invalid name must not get into the path of a request.
         let is_valid = |key: &Key| is_object_name(&key.namespace) && is_object_name(&key.name);
@@ -305,19 +317,15 @@ impl Webhooks {
     /// this address is released, the new machine gets it, because a VirtualMachine without a KubevirtMachine prefers
     /// the address that its name had last. Without a KubevirtMachine in this namespace, only leases record the
     /// address, so all leases are read.
-    async fn held_without_machine(&self, machine: &VirtualMachine, pools: &[PoolId]) -> kube::Result<BTreeSet<String>> {
-        let is_earlier = |Holder { kind, namespace, name, vm_namespace, .. }: &Holder| {
-            let namespace = vm_namespace.as_ref().unwrap_or(namespace);
-            (*kind == HolderKind::VirtualMachine || vm_namespace.is_some())
-                && machine.key() == Key { namespace: namespace.clone(), name: name.clone() }
-        };
-        let mut held = BTreeSet::new();
-        for pool in pools {
-            let leases = pools::leases(&self.client, pool).await?;
-            let earlier = leases.into_iter().filter(|lease| lease.released.is_none() && is_earlier(&lease.holder));
-            held.extend(earlier.map(|lease| lease.network));
-        }
-        Ok(held)
+    async fn held_without_machine(
+        &self,
+        machine: &VirtualMachine,
+        pools: &[PoolId],
+    ) -> Result<BTreeSet<String>, Arc<kube::Error>> {
+        let holders = self.holders.get(|| earlier_holders(self.client.clone())).await?;
+        let key = machine.key();
+        let is_meant = |it: &&EarlierHolder| it.vm == key && pools.iter().any(|pool| pool.to_string() == it.pool);
+        Ok(holders.iter().filter(is_meant).map(|holder| holder.network.clone()).collect())
     }
 
     /// Responds to the request to create a VirtualMachine in a namespace of a MACPool.
@@ -338,6 +346,20 @@ impl Webhooks {
             }
         }
     }
+}
+
+/// Reads the leases of machines without a KubevirtMachine in their namespace.
+async fn earlier_holders(client: Client) -> kube::Result<Vec<EarlierHolder>> {
+    let mut holders = Vec::new();
+    let note = |LeaseSpec { holder, released, pool, network, .. }: LeaseSpec| {
+        let Holder { kind, namespace, name, vm_namespace, .. } = holder;
+        if released.is_none() && (kind == HolderKind::VirtualMachine || vm_namespace.is_some()) {
+            let vm = Key { namespace: vm_namespace.unwrap_or(namespace), name };
+            holders.push(EarlierHolder { vm, pool, network });
+        }
+    };
+    pools::each_lease(&client, note).await?;
+    Ok(holders)
 }
 
 /// Adds JSON patch operations to a response.

@@ -18,6 +18,7 @@ use crate::cluster::key::{Key, PoolId};
 use crate::cluster::newest::Newest;
 use crate::cluster::object::{Object, version_of};
 use crate::cluster::request::{Refusal, ask, discover, refusal, until_other};
+use crate::cluster::shared_read::SharedRead;
 use crate::cluster::watch::{Change, changes};
 use crate::kinds::pool::{GlobalStaticIPPool, OWN_LABELS, StaticIPPool};
 use crate::kinds::virtual_machine::node_pools;
@@ -46,6 +47,7 @@ pub struct SelectionCache {
     rounds: watch::Sender<u64>,
     /// Number of requests so far to list everything again.
     ages: watch::Sender<u64>,
+    lists: SharedRead<Selection>,
 }
 
 /// The pools at one point in time.
@@ -114,7 +116,21 @@ impl SelectionCache {
         // Namespaces.
         let objects = Mutex::new(Objects { unlisted: [Cached::Namespace].into(), ..Objects::default() });
         let (rounds, ages) = (watch::Sender::default(), watch::Sender::default());
-        Self { client, scope, pools, global_pools, node_pools, namespaces, objects, current, snapshots, rounds, ages }
+        let lists = SharedRead::default();
+        Self {
+            client,
+            scope,
+            pools,
+            global_pools,
+            node_pools,
+            namespaces,
+            objects,
+            current,
+            snapshots,
+            rounds,
+            ages,
+            lists,
+        }
     }
 
     /// Whether the cache has every pool of the cluster, because the controller is not limited to a namespace or a
@@ -165,12 +181,16 @@ impl SelectionCache {
     }
 
     /// Reads the objects from the API server instead of from the cache. Use this function if a decision must include
-    /// objects that were created a moment ago.
+    /// objects that were created a moment ago. Callers share a read: see [`SharedRead`].
     ///
     /// # Errors
     ///
     /// The API server did not list the objects of a kind.
-    pub async fn list(&self) -> kube::Result<Selection> {
+    pub async fn list(self: &Arc<Self>) -> Result<Arc<Selection>, Arc<kube::Error>> {
+        self.lists.get(|| Arc::clone(self).read()).await
+    }
+
+    async fn read(self: Arc<Self>) -> kube::Result<Selection> {
         let (of_namespaces, of_cluster) =
             (self.pools.list(&ListParams::default()).await?, self.global_pools.list(&ListParams::default()).await?);
         let pools = of_namespaces

@@ -464,17 +464,25 @@ async fn others(client: &Client, id: &PoolId) -> kube::Result<Vec<MachinePool>> 
 }
 
 /// Returns the leases of the pool `id`.
-pub(super) async fn leases(client: &Client, id: &PoolId) -> kube::Result<Vec<LeaseSpec>> {
+async fn leases(client: &Client, id: &PoolId) -> kube::Result<Vec<LeaseSpec>> {
+    let (name, mut leases) = (id.to_string(), Vec::new());
+    each_lease(client, |lease| leases.extend((lease.pool == name).then_some(lease))).await?;
+    Ok(leases)
+}
+
+/// Calls `note` with each readable lease of the cluster.
+pub(super) async fn each_lease(client: &Client, mut note: impl FnMut(LeaseSpec)) -> kube::Result<()> {
     let kind = ApiResource::erase::<StaticIPLease>(&());
     let objects: Api<Object> = Api::all_with(client.clone(), &kind);
-    let (name, mut params, mut leases) = (id.to_string(), ListParams::default().limit(PAGE), Vec::new());
+    let mut params = ListParams::default().limit(PAGE);
     loop {
         let page = objects.list(&params).await?;
-        let of_pool = page.items.into_iter().filter(|lease| lease.data["spec"]["pool"] == name);
-        leases.extend(of_pool.filter_map(|mut lease| serde_json::from_value(lease.data["spec"].take()).ok()));
+        for mut lease in page.items {
+            serde_json::from_value(lease.data["spec"].take()).into_iter().for_each(&mut note);
+        }
         match page.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => params = params.continue_token(&token),
-            None => return Ok(leases),
+            None => return Ok(()),
         }
     }
 }
