@@ -33,10 +33,10 @@ use glowplug::host::Timestamp;
 use glowplug::host::allocator::{Adoption, ClaimError};
 use glowplug::host::claim::Claim;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep_until};
 
 use crate::cluster::key::Key;
-use crate::cluster::request::{self, PAUSES};
+use crate::cluster::request;
 use crate::ledger::types::Stopped;
 use crate::metrics::PassMetrics;
 pub(crate) use crate::passes::queue::Turn;
@@ -108,28 +108,6 @@ pub(crate) enum Problem {
     /// Recorded addresses were not adopted, or another object prevents a request. The text is the reason. The list has
     /// the recorded addresses that were not adopted.
     Mismatch(String, Vec<IpAddr>),
-}
-
-/// Runs `start` until it succeeds, with a pause after each failure.
-///
-/// `what` names a served object in log messages. Example: `a machine`.
-pub(crate) async fn start<F>(what: &'static str, lines: &Repeated, start: impl Fn() -> F) -> Result<(), Stopped>
-where
-    F: Future<Output = Result<(), Error>>,
-{
-    let mut pauses = PAUSES;
-    loop {
-        match start().await {
-            Ok(()) => return Ok(()),
-            Err(Error::Stopped) => return Err(Stopped),
-            Err(error) => {
-                if let Some(hidden) = lines.note(&error.to_string(), Instant::now()) {
-                    tracing::warn!(%error, hidden, "could not adopt every record of {what}");
-                }
-            }
-        }
-        sleep(pauses.pause()).await;
-    }
 }
 
 /// Runs a pass for each of `names` up to its claim. Returns the claims in the order of the names. If the pass of a name

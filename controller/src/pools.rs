@@ -40,6 +40,7 @@ use crate::kinds::pool::{GlobalStaticIPPool, StaticIPPool};
 use crate::ledger::registry::{RegistryHandle, Sticky};
 use crate::ledger::types::Stopped;
 use crate::metrics::Metrics;
+use crate::passes::opening::Opening;
 use crate::pools::beyond::BeyondBounds;
 use crate::pools::facts::Scope;
 use crate::pools::machine_states::MachineStates;
@@ -72,6 +73,8 @@ pub struct Pools {
     sticky: Option<Sticky>,
     states: Arc<MachineStates>,
     beyond: Arc<BeyondBounds>,
+    /// `None`: new addresses are open at once.
+    opening: Option<Opening>,
     /// Pools whose last write failed.
     postponed: Postponed<PoolId>,
     /// The pools that other parts may use. `None`: the registry does not have the pools yet.
@@ -109,7 +112,7 @@ impl Pools {
         let writer = Writer { events: Events::start(client.clone()), client, lines: Repeated::default() };
         let (round, postponed) = (cache.begin_round(), Postponed::new(PAUSES));
         let (index, open) = (KnownPools::default(), watch::Sender::default());
-        let (states, beyond) = (Arc::default(), Arc::default());
+        let (states, beyond, opening) = (Arc::default(), Arc::default(), None);
         Self {
             registry,
             metrics,
@@ -122,6 +125,7 @@ impl Pools {
             sticky: None,
             states,
             beyond,
+            opening,
             postponed,
             open,
         }
@@ -137,6 +141,12 @@ impl Pools {
     #[must_use]
     pub fn with_beyond(self, beyond: Arc<BeyondBounds>) -> Self {
         Self { beyond, ..self }
+    }
+
+    /// Makes the status of each pool say why its new addresses are not open yet.
+    #[must_use]
+    pub fn with_opening(self, opening: Opening) -> Self {
+        Self { opening: Some(opening), ..self }
     }
 
     /// Returns a receiver of the pools that the registry has. `None`: the registry does not have the pools yet. The
@@ -187,6 +197,7 @@ impl Pools {
         let number = unreadable.len();
         let refusals = self.states.refusals();
         let refused: BTreeMap<String, usize> = refusals.iter().map(|(pool, it)| (pool.clone(), it.count)).collect();
+        let obstacle = self.opening.as_ref().and_then(Opening::obstacle);
         let read = move |allocator: &Allocator| {
             let mut usage = allocator.usage(now);
             for (pool, usage) in &mut usage {
@@ -198,6 +209,9 @@ impl Pools {
                 if let Some(observation) = observations.get_mut(pool) {
                     observation.refused = refusals.in_order(allocator, pool, observation.exhausted_family());
                 }
+            }
+            for pool in obstacle.iter().flat_map(|_| allocator.closed_pools()) {
+                observations.entry(pool.to_owned()).or_default().unadopted.clone_from(&obstacle);
             }
             (observations, text)
         };

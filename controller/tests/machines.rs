@@ -671,8 +671,18 @@ fn fail_reads(server: &Server, secret: String) -> Arc<AtomicUsize> {
 async fn check_that_the_claim_waits(server: &Server, hosted: &Hosted, site: &Site, failed: &AtomicUsize) {
     poll("five failed reads", async || (failed.load(Ordering::SeqCst) >= 5).then_some(())).await;
     assert_eq!((hosted.held().await, site.held().await), (Vec::new(), Vec::new()));
+    let obstacle = async || {
+        let status = hosted.pools.get("workers").await.unwrap().status.unwrap_or_default();
+        let condition = status.conditions.into_iter().find(|condition| condition.type_ == "UnadoptedRecords");
+        condition.map(|condition| condition.message)
+    };
+    let message = poll("a condition", &obstacle).await;
+    let expected =
+        "New addresses are not allocated yet: could not adopt every record of a machine: the network data of";
+    assert!(message.starts_with(expected), "{message}");
     server.clear_faults();
     assert_eq!(site.address_of("x").await, "10.0.0.9");
+    poll("no condition", async || obstacle().await.is_none().then_some(())).await;
     let held = [("10.0.0.8", "w"), ("10.0.0.9", "x")].map(|(address, name)| (address.to_owned(), name.to_owned()));
     assert_eq!(hosted.held().await, held);
 }

@@ -17,6 +17,8 @@ pub(crate) const DUPLICATE_RECORDS: &str = "DuplicateRecords";
 pub(crate) const UNREADABLE_LEASES: &str = "UnreadableLeases";
 /// Reason of the condition [`UNREADABLE_LEASES`].
 pub(crate) const DAMAGED_LEASES: &str = "DamagedLeases";
+/// Type of the condition that reports new addresses of a pool that are not allocated, because records cannot be adopted.
+pub(crate) const UNADOPTED_RECORDS: &str = "UnadoptedRecords";
 /// Longest message, in bytes, that an API server accepts in a condition that is not a `v1beta1` condition.
 pub(crate) const LONGEST_MESSAGE: usize = 32_768;
 

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use glowplug::host::allocator::{Adoption, Allocator, ClaimError};
-use glowplug::host::audit;
 use glowplug::host::change::Change;
 use glowplug::host::claim::{HolderKind, Record, Reservation};
 use glowplug::host::ledger::{Ledger as _, MemoryLedger};

@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::api::ApiResource;
 use serde::Serialize;
 
-use crate::cluster::conditions::{DUPLICATE_RECORDS, SCHEMA_VIOLATED, UNREADABLE_LEASES};
+use crate::cluster::conditions::{DUPLICATE_RECORDS, SCHEMA_VIOLATED, UNADOPTED_RECORDS, UNREADABLE_LEASES};
 use crate::cluster::object::Object;
 use crate::explain::election::{Leader, leaders};
 use crate::explain::read::Reader;
@@ -74,7 +74,7 @@ pub struct Trouble {
 }
 
 /// The conditions of pools that name mistakes.
-const PROBLEMS: [&str; 3] = [DUPLICATE_RECORDS, SCHEMA_VIOLATED, UNREADABLE_LEASES];
+const PROBLEMS: [&str; 4] = [DUPLICATE_RECORDS, SCHEMA_VIOLATED, UNREADABLE_LEASES, UNADOPTED_RECORDS];
 
 /// Numbers of addresses of one family of a pool, as decimal strings.
 #[derive(Clone, Debug, Serialize)]

@@ -17,6 +17,8 @@
 //!
 //! The start is the first growth. When its addresses are open, the outstanding claims of all parts are processed
 //! together, in the order of their creation.
+//!
+//! Nothing is opened while a part fails to adopt its records. [`Opening::obstacle`] says which part, and why.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -50,7 +52,12 @@ struct State {
     claims: BTreeMap<&'static str, Vec<Claim>>,
     /// The last growth whose addresses are open. `None`: the start is not over.
     open: Option<u64>,
+    /// For each part whose adoption has failed since its last success: the number of failures, and the last one.
+    failures: BTreeMap<&'static str, (u32, String)>,
 }
+
+/// Number of failures of an adoption in a row from which on it counts as an obstacle. A request fails now and then.
+const OBSTACLE: u32 = 3;
 
 /// A second phase that a part must begin now.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -93,6 +100,22 @@ impl Opening {
             }
             tracing::debug!(growth, "opened the new addresses of pools");
         }
+    }
+
+    /// Returns why no new addresses are opened now: the last failure of a part that cannot adopt its records. `None`:
+    /// each part has adopted its records, or is about to.
+    pub(crate) fn obstacle(&self) -> Option<String> {
+        let state = self.state.borrow();
+        let obstacle = state.failures.values().find(|(count, _)| *count >= OBSTACLE);
+        obstacle.map(|(_, failure)| failure.clone())
+    }
+
+    /// Notes that a part has failed to adopt its records.
+    pub(crate) fn note_failure(&self, part: &'static str, failure: String) {
+        self.state.send_modify(|state| {
+            let known = state.failures.entry(part).or_default();
+            *known = (known.0 + 1, failure);
+        });
     }
 
     /// Reports that a part has adopted all its records up to this growth, and processes the claims of the part. Returns
@@ -166,6 +189,7 @@ impl State {
     /// Notes that a part has completed a second phase. Does nothing if a part has reported its adoption since the phase
     /// began: then all parts begin the phase again.
     fn complete(&mut self, part: &'static str, phase: SecondPhase) {
+        self.failures.remove(part);
         if phase.reports == self.reports {
             self.completed.insert(part, phase.growth);
         }
@@ -226,6 +250,22 @@ mod tests {
         state.open = Some(2);
         state.report("machines", 3);
         assert_eq!((second(&state), state.next(2)), ([Some(3); 2], None));
+    }
+
+    #[tokio::test]
+    async fn a_part_that_fails_again_and_again_is_an_obstacle_until_it_has_adopted_its_records() {
+        let opening = Opening::new(registry(), 1);
+        let note = |failure: &str| {
+            opening.note_failure("machines", failure.to_owned());
+            opening.obstacle()
+        };
+        assert_eq!([note("a"), note("b"), note("c")], [None, None, Some("c".to_owned())]);
+        let adopted = opening.adopted("machines", 1, Vec::new(), || future::ready(Ok::<_, Stopped>(())));
+        tokio::select! {
+            ended = opening.run() => match ended.unwrap() {},
+            adopted = adopted => adopted.unwrap(),
+        }
+        assert_eq!((opening.obstacle(), note("d")), (None, None));
     }
 
     #[test]

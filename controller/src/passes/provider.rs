@@ -21,26 +21,26 @@ use std::time::Duration;
 
 use futures::stream::BoxStream;
 use futures::{Stream, StreamExt as _, future, stream};
-use glowplug::host::claim::Machine;
+use glowplug::host::claim::{Claim, Machine};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{broadcast, mpsc, watch};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::cluster::key::Key;
-use crate::cluster::request;
+use crate::cluster::request::{self, PAUSES};
 use crate::cluster::watch::Change;
 use crate::ledger::registry::RegistryHandle;
 use crate::ledger::types::{Holders, Stopped};
 use crate::metrics::PassMetrics;
 use crate::passes::opening::Opening;
-use crate::passes::{Ended, Error, Names, Turn, Until, claims, each_message, serve, start};
+use crate::passes::{Ended, Error, Names, Turn, Until, claims, each_message, serve};
 use crate::pools::changed::changed_networks;
 use crate::pools::selection::OpenPools;
 use crate::repeated::Repeated;
 
 /// Shortest time from the arrival of pools with new addresses to the second phase of their growth, see [`Opening`]. The
 /// watches of several kinds have no common order: an object that was written before its pool may arrive after the pool.
-/// The start needs no pause, because the pools and the objects come from lists.
+/// The start has the same pause, because its pools may be newer than its lists of objects.
 const SETTLE: Duration = Duration::from_millis(250);
 
 /// A part of a leader, which serves the objects of some kinds.
@@ -197,8 +197,9 @@ async fn run_kinds<W: Work>(
         // The registry cannot attribute a record to a pool that it does not have yet, so the part waits for the pools.
         let first = first(pools).await?;
         work.set_pools(first.clone());
+        let settled = Instant::now() + SETTLE;
         let before = part.registry.holders().await?;
-        start(part.noun, &part.lines, || open(part, work, &first)).await?;
+        start(part, || open(part, work, &first, settled)).await?;
         Ok((first, before))
     };
     let ((first, before), changed) = noting(&mut changes, note, begin).await?;
@@ -258,22 +259,55 @@ async fn noting<K, T>(
 
 /// Synchronizes the registry with the cluster: adopts every record, and processes the outstanding claims in the order
 /// of their creation. Addresses of deleted objects are released later, because each release needs its own requests.
-async fn open<W: Work>(part: &Part<'_>, work: &W, pools: &OpenPools) -> Result<(), Error> {
+async fn open<W: Work>(part: &Part<'_>, work: &W, pools: &OpenPools, settled: Instant) -> Result<(), Error> {
     work.adopt(pools).await?;
     let names = work.claimants(&part.registry.holders().await?);
     let claims = claims(part.noun, &part.lines, names, |key| work.pass(key, Until::Claim)).await?;
-    // The second phase also adopts the records that these passes have found.
-    part.opening.adopted(part.name, pools.growth, claims, || work.adopt_changes(pools)).await
+    adopted(part, work, pools, claims, settled).await
 }
 
-/// Adopts the records of a growth after the start. The second phase begins at `settled` or later.
+/// Adopts the records of a growth after the start.
 async fn grow<W: Work>(part: &Part<'_>, work: &W, pools: &OpenPools, settled: Instant) -> Result<(), Error> {
     work.adopt(pools).await?;
+    adopted(part, work, pools, Vec::new(), settled).await
+}
+
+/// Reports the first phase of a growth, and waits until its addresses are open. The second phase begins at `settled` or
+/// later. It also adopts the records that the passes of the part have found meanwhile.
+async fn adopted<W: Work>(
+    part: &Part<'_>,
+    work: &W,
+    pools: &OpenPools,
+    claims: Vec<Claim>,
+    settled: Instant,
+) -> Result<(), Error> {
     let adopt_changes = || async {
         sleep_until(settled).await;
         work.adopt_changes(pools).await
     };
-    part.opening.adopted(part.name, pools.growth, Vec::new(), adopt_changes).await
+    part.opening.adopted(part.name, pools.growth, claims, adopt_changes).await
+}
+
+/// Runs `start` until it succeeds, with a pause after each failure.
+async fn start<F>(part: &Part<'_>, start: impl Fn() -> F) -> Result<(), Stopped>
+where
+    F: Future<Output = Result<(), Error>>,
+{
+    let (noun, mut pauses) = (part.noun, PAUSES);
+    loop {
+        match start().await {
+            Ok(()) => return Ok(()),
+            Err(Error::Stopped) => return Err(Stopped),
+            Err(error) => {
+                part.metrics.failed.inc();
+                part.opening.note_failure(part.name, format!("could not adopt every record of {noun}: {error}"));
+                if let Some(hidden) = part.lines.note(&error.to_string(), Instant::now()) {
+                    tracing::warn!(%error, hidden, "could not adopt every record of {noun}");
+                }
+            }
+        }
+        sleep(pauses.pause()).await;
+    }
 }
 
 /// Adopts the records of each growth after the growth of `first`, then uses the new pools. Yields the names that may
@@ -296,7 +330,7 @@ fn each_pools<'a, W: Work>(
         let has_grown = now.growth > before.growth;
         if has_grown {
             let settled = Instant::now() + SETTLE;
-            start(part.noun, &part.lines, || grow(part, work, &now, settled)).await.ok()?;
+            start(part, || grow(part, work, &now, settled)).await.ok()?;
         }
         let mut names = work.set_pools(now.clone());
         let mut changed = changed_networks(&before.selection, &now.selection);

@@ -18,7 +18,8 @@ use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::cluster::conditions::{
-    DAMAGED_LEASES, DELETING, DUPLICATE_RECORDS, INVALID_SPEC, SCHEMA_VIOLATED, UNREADABLE_LEASES, condition,
+    DAMAGED_LEASES, DELETING, DUPLICATE_RECORDS, INVALID_SPEC, SCHEMA_VIOLATED, UNADOPTED_RECORDS, UNREADABLE_LEASES,
+    condition,
 };
 use crate::cluster::key::{Key, PoolId};
 use crate::kinds::pool::{
@@ -196,6 +197,10 @@ impl KnownPools {
                     .unreadable
                     .as_ref()
                     .map(|lines| (UNREADABLE_LEASES, Verdict::of("True", DAMAGED_LEASES, lines))),
+                observation.unadopted.as_ref().map(|obstacle| {
+                    let message = format!("New addresses are not allocated yet: {obstacle}");
+                    (UNADOPTED_RECORDS, Verdict::of("True", "AdoptionFailed", &message))
+                }),
                 Some(("Ready", verdict.clone())),
                 Some(("Stalled", stalled)),
             ];
@@ -305,6 +310,7 @@ impl KnownPool {
             (DUPLICATE_RECORDS, "IPAddressConflict"),
             (SCHEMA_VIOLATED, "SchemaViolated"),
             (UNREADABLE_LEASES, "UnreadableLeases"),
+            (UNADOPTED_RECORDS, "UnadoptedRecords"),
         ];
         let events = events.into_iter().filter_map(|(type_, reason)| {
             let (_, verdict) = verdicts.iter().find(|(of, verdict)| *of == type_ && verdict.status == "True")?;

@@ -272,7 +272,8 @@ pub async fn reconcile(
     let states = Arc::new(MachineStates::default());
     let pools = Pools::new(client.clone(), Arc::clone(selection), registry.clone(), Arc::clone(metrics));
     let beyond = Arc::new(BeyondBounds::default());
-    let pools = pools.with_states(Arc::clone(&states)).with_beyond(Arc::clone(&beyond));
+    let opening = Opening::new(registry.clone(), 4);
+    let pools = pools.with_states(Arc::clone(&states)).with_beyond(Arc::clone(&beyond)).with_opening(opening.clone());
     let namespaces = Namespaces::new(client.clone(), selection);
     let namespaces_of_macs = Namespaces::of_macs(client.clone(), macs.namespaces());
     let node_pools = NodePools::new(client.clone(), Arc::clone(selection), Events::start(client.clone()));
@@ -280,7 +281,6 @@ pub async fn reconcile(
         let (never, _, _, _) = tokio::join!(namespaces.run(), node_pools.run(), macs.run(), namespaces_of_macs.run());
         Ok::<_, Stopped>(never)
     };
-    let opening = Opening::new(registry.clone(), 4);
     let (of_claims, of_machines) = (opening.clone(), opening.clone());
     let provider = Provider::new(client.clone(), registry.clone(), of_claims, Arc::clone(metrics), scope.clone());
     let metrics_of_machines = Arc::clone(metrics);

@@ -109,6 +109,13 @@ impl Allocator {
         self.pools.get(pool).is_some_and(|state| state.closed.contains(&family))
     }
 
+    /// The names of the pools that have closed addresses: see
+    /// [`Registry::open_closed`](crate::host::registry::Registry).
+    #[doc(hidden)]
+    pub fn closed_pools(&self) -> impl Iterator<Item = &str> {
+        self.pools.iter().filter(|(_, state)| !state.closed.is_empty()).map(|(name, _)| &**name)
+    }
+
     /// The addresses that the pools of a network reserve.
     pub(super) fn reserved_on(&self, network: &str) -> ReservedAddresses {
         ReservedAddresses::of(self.pools().filter(|pool| *pool.network == *network))

@@ -73,7 +73,8 @@ pub struct PoolStatus {
     /// the pool. `NodePoolFound`: every NodePool of the pool exists. `NamespacesListed`: the pool selects by labels of
     /// Namespaces, and the controller knows these labels. `SchemaViolated`: the specification was stored under an
     /// earlier schema, and the current schema does not allow all of it. `UnreadableLeases`: leases of the pool cannot
-    /// be read, and their addresses are not allocated.
+    /// be read, and their addresses are not allocated. `UnadoptedRecords`: the new addresses of the pool are not
+    /// allocated yet, because the controller cannot read every record of an address.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "conditions")]
     pub conditions: Vec<Condition>,

@@ -8,7 +8,9 @@ use glowplug::host::metrics::exhausted_families;
 use glowplug::network::Family;
 
 use super::observation::{Observation, OtherUsers};
-use crate::cluster::conditions::{EARLIER_SCHEMA, MOST_LINES, SCHEMA_VIOLATED, UNREADABLE_LEASES, stalled};
+use crate::cluster::conditions::{
+    EARLIER_SCHEMA, MOST_LINES, SCHEMA_VIOLATED, UNADOPTED_RECORDS, UNREADABLE_LEASES, stalled,
+};
 use crate::cluster::key::{Key, PoolId};
 use crate::pools::selection::{KnownPool, Membership};
 
@@ -31,7 +33,8 @@ pub(super) const NAMESPACES_UNKNOWN: &str =
     "The controller has no right to list and watch Namespaces, so the pool selects no machine and allocates nothing";
 
 /// Types of the conditions that only some pools have.
-pub(super) const OF_SOME: [&str; 4] = [NODE_POOL_FOUND, NAMESPACES_LISTED, SCHEMA_VIOLATED, UNREADABLE_LEASES];
+pub(super) const OF_SOME: [&str; 5] =
+    [NODE_POOL_FOUND, NAMESPACES_LISTED, SCHEMA_VIOLATED, UNREADABLE_LEASES, UNADOPTED_RECORDS];
 
 /// Returns the first lines about conflicts in the order of their addresses, and the number of users that have no line.
 /// Each address gets one line before any address gets a second line: one machine may record or report any number of

@@ -32,6 +32,9 @@ pub struct Observation {
     pub conflicts: BTreeMap<(String, IpAddr), OtherUsers>,
     /// Lines about leases of the pool that cannot be read. `None`: every lease can be read.
     pub unreadable: Option<String>,
+    /// Why the new addresses of the pool are not allocated yet. `None`: the pool has no such address, or they are
+    /// about to be allocated.
+    pub unadopted: Option<String>,
     /// Numbers of machines of the pool.
     pub machines: Counts,
     /// The first Services and Clusters that have an address of the pool.
