@@ -22,6 +22,7 @@ pub mod program;
 pub mod promql;
 pub mod real;
 pub mod replica;
+pub mod rights;
 pub mod scenarios;
 pub mod server;
 pub mod soak;

@@ -64,6 +64,7 @@ macro_rules! scenarios {
                 let cluster = crate::support::Cluster::of(&server).await;
                 let scenario = tokio::time::timeout(super::LONGEST, super::$module::$name(&cluster));
                 scenario.await.expect("the scenario ends");
+                crate::support::rights::check_rights(server.take_calls());
             })*
         }
     };
