@@ -98,7 +98,7 @@
 //! - The webhook for pools is not registered, because it would reject the overlapping pools of this test.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, unreachable_pub)]
-#![allow(clippy::disallowed_types, reason = "a test writes the objects that it reads")]
+#![allow(clippy::disallowed_types, reason = "the objects come from the test, so their managed fields are readable")]
 
 #[path = "chaos/denial.rs"]
 mod denial;

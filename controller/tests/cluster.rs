@@ -2,7 +2,7 @@
 //! name.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-#![allow(clippy::disallowed_types, reason = "a test writes the objects that it reads")]
+#![allow(clippy::disallowed_types, reason = "the objects come from the test, so their managed fields are readable")]
 
 mod support;
 

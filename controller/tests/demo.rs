@@ -4,7 +4,7 @@
 //! this UUID, MAC address and user data, and its drive is written to the file. `tests/boot` boots from this drive.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-#![allow(clippy::disallowed_types, reason = "a test writes the objects that it reads")]
+#![allow(clippy::disallowed_types, reason = "the objects come from the test, so their managed fields are readable")]
 
 mod support;
 

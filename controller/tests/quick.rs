@@ -1,7 +1,7 @@
 //! The tests that need no real API server. `cluster.rs` runs the scenarios against a real API server.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-#![allow(clippy::disallowed_types, reason = "a test writes the objects that it reads")]
+#![allow(clippy::disallowed_types, reason = "the objects come from the test, so their managed fields are readable")]
 
 mod admission;
 mod claims;

@@ -111,7 +111,7 @@ pub enum State {
     Mismatch,
     /// The pools no longer offer the address, and the machine of the record keeps it.
     Excluded,
-    /// Network data of a user or an IPAddress without a claim has the address. Such a record gets no lease.
+    /// The record is network data that a user wrote, or an IPAddress whose claim does not exist. It gets no lease.
     ByRecord,
     /// A running guest, a Service or a Cluster has the address.
     ByReport,

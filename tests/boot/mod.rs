@@ -712,8 +712,8 @@ fn profiles_make_a_vlan_on_a_bond_of_two_interfaces() {
 
 // === systemd-networkd ===
 
-/// Number of generated networks of each kind. Each network has bonds or VLANs, which the kernel of the host might not
-/// support.
+/// Number of generated networks in each format of documents. Each network has bonds or VLANs. networkd runs in a virtual
+/// machine, because the kernel of the host might support neither.
 const NETWORKS: usize = 8;
 
 /// Whether a network has bonds or VLANs.

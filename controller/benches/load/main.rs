@@ -5,7 +5,7 @@
 //! in the same run is 100 percent.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-#![allow(clippy::disallowed_types, reason = "a test writes the objects that it reads")]
+#![allow(clippy::disallowed_types, reason = "the objects come from the test, so their managed fields are readable")]
 
 mod growth;
 mod peers;

@@ -128,7 +128,7 @@ fn explain(kind: HolderKind, object: &Object, leases: &[LeaseSpec], serving: Opt
             (ClaimState::Allocated, "the claim holds its address".to_owned(), since, None)
         }
         _ if is_foreign => {
-            let what_to_do = "look at the controller of the pool that spec.poolRef of the claim names".to_owned();
+            let what_to_do = "look at the controller of the pool in spec.poolRef of the claim".to_owned();
             (ClaimState::NotSelected, "the claim names the pool of another program".to_owned(), None, Some(what_to_do))
         }
         _ if serving == Some(&Serving::None) => {
@@ -408,7 +408,7 @@ mod tests {
                 None,
                 None,
                 "the claim names the pool of another program",
-                Some("look at the controller of the pool that spec.poolRef of the claim names")
+                Some("look at the controller of the pool in spec.poolRef of the claim")
             )
         );
         assert_eq!(waits(HolderKind::IpAddressClaim, &object(&foreign)), None);

@@ -18,7 +18,8 @@ use crate::cluster::request::{Error, Refusal, ask, find};
 use crate::explain::read::{Reader, is_denied};
 use crate::explain::text::quoted;
 
-/// Maximum number of times that a change is sent while the status of its object changes.
+/// Maximum number of attempts to send one change. After a conflict, the change is sent again if only the status of the
+/// object has changed.
 const ATTEMPTS: usize = 5;
 /// Manager of the fields that a change sets.
 const MANAGER: &str = "kubectl-glowplug";

@@ -33,7 +33,8 @@ const COMPARISON: Duration = Duration::from_millis(2);
 /// digest.
 const READ: Duration = Duration::from_millis(20);
 
-/// Pause between two passes that read Secrets of machines whose first pass has only compared the digest.
+/// Pause between the second passes of two machines. Such a pass reads the Secret of a machine whose first pass has only
+/// compared the digest.
 const CHECK: Duration = Duration::from_millis(100);
 /// Shortest pause between the comparison of a machine and the pass that reads its Secret.
 const FIRST_CHECK: Duration = Duration::from_secs(60);

@@ -380,8 +380,8 @@ fn replaced(machine: &VirtualMachine, copied: &str) -> String {
     names[names.len().saturating_sub(MOST_REPLACED)..].join(",")
 }
 
-/// Returns the member `acpiIndex` that gives the interface the name in the guest that the pool requires. `None`: the
-/// interface already has an index or is an SR-IOV function, or no index results in this name.
+/// Returns the path and the value of `acpiIndex`. With this index, the interface has the name in the guest that its pool
+/// requires. `None`: the interface already has an index or is an SR-IOV function, or no index results in this name.
 fn name_interface(machine: &VirtualMachine, selected: &Selected) -> Option<(Vec<String>, Value)> {
     let index = acpi_index(&selected.interface)?;
     let attachment = machine.networks.iter().find(|attachment| attachment.name == selected.attachment)?;

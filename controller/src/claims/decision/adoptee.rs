@@ -52,8 +52,8 @@ impl Adoptee {
         let (key, ip) = (address.key(), address.ip()?);
         let is_known = |uid: &str| holds(allocator, &key.holder(HolderKind::IpAddressClaim, uid), ip);
         let is_known = claim.as_deref().is_some_and(is_known) || address.owner().is_some_and(is_known);
-        // The lease of an earlier claim may still exist, although the claim is gone and the garbage collector has
-        // removed it from the owners.
+        // The lease of an earlier claim may still exist after the claim is gone, and after the garbage collector has
+        // removed the claim from the owners of the IPAddress.
         let is_known = is_known || claim.is_none() && named_holders(allocator, &address).next().is_some();
         let pool = allocator.pool(&address.pool.resolve(&key.namespace)?.to_string());
         let lesson = match (claim, pool) {
