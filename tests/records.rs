@@ -134,7 +134,7 @@ fn objects_without_a_kind_are_recognised_by_owners_and_labels() {
         partial(json!({"name": "vm", "uid": "i-0", "ownerReferences": owner})),
         partial(json!({"name": "vm", "uid": "v-0", "labels": labels})),
     ];
-    assert_eq!(records(&json!({"items": items})), ["clusters/worker-0 (v-0) eno101 10.0.0.5/24"]);
+    assert_eq!(records(&json!({"items": items})), ["infra/vm (v-0) eno101 10.0.0.5/24"]);
 }
 
 #[test]

@@ -870,6 +870,56 @@ mod tests {
         assert_eq!(audit_leases(claim, &guest("m")), (vec![foreign.to_owned()], vec![]));
     }
 
+    /// A VirtualMachine `m/b` and its instance, whose labels name the machine `n/other`, with the annotation `records` of
+    /// the VirtualMachine.
+    fn labelled(records: &str) -> String {
+        let labels = r#""labels": {"capk.cluster.x-k8s.io/kubevirt-machine-namespace": "n",
+            "capk.cluster.x-k8s.io/kubevirt-machine-name": "other"}"#;
+        format!(
+            r#"{{"kind": "VirtualMachine", "metadata": {{"namespace": "m", "name": "b", "uid": "v", {labels},
+                "annotations": {{{records}}}}}}},
+            {{"kind": "VirtualMachineInstance", "metadata": {{"namespace": "m", "name": "b", "uid": "i", {labels},
+                "ownerReferences": [{{"kind": "VirtualMachine", "name": "b", "uid": "v"}}]}}}}"#
+        )
+    }
+
+    #[test]
+    fn a_machine_whose_labels_name_a_machine_of_another_namespace_is_not_released() {
+        let mut registry = registry([pool("{name: one, network: 'n', addresses: [10.0.0.0/24]}")]);
+        for machine in [Machine::new("m", "b", "v"), Machine::new("n", "gone", "u")] {
+            registry.claim(&Claim::new(machine, at(0)).request(Request::of("default/one")), at(0)).unwrap();
+        }
+        let inventory = cluster(&labelled(""));
+        audit(&mut registry, &inventory, &release(0), at(0)).unwrap();
+        let audit = audit(&mut registry, &inventory, &release(300_000), at(300_000)).unwrap();
+        assert_eq!(released(&audit), (vec!["gone"], &[][..]));
+        let holder = registry.state().unwrap().holder("default/n", "10.0.0.1".parse().unwrap()).cloned();
+        assert_eq!(holder.map(|holder| holder.machine), Some(Machine::new("m", "b", "v")));
+    }
+
+    #[test]
+    fn a_record_of_an_object_whose_labels_name_a_machine_of_another_namespace_is_of_the_object_itself() {
+        for (value, lease, reserved_for) in [
+            ("10.0.0.7/24", vec!["10.0.0.7 m/b (v)"], vec![]),
+            ("10.9.9.9", vec![], vec!["10.9.9.9 m/b"]),
+            ("10.0.0.7/99", vec![], vec!["10.0.0.7 m/b"]),
+        ] {
+            let mut registry = registry_with(&[]);
+            let annotation = format!(
+                r#""kubevirt.cluster.x-k8s.io/allocated-ip-eno101": "{value}", "ipam.glowplug.dev/network-eno101": "default/n""#
+            );
+            registry.rebuild(&cluster(&labelled(&annotation)), at(0)).unwrap();
+            let leases = registry.state().unwrap().leases();
+            let leases: Vec<String> =
+                leases.map(|(_, address, lease)| format!("{address} {}", lease.claimant.machine)).collect();
+            assert_eq!((leases, reserved(&mut registry)), (strings(&lease), strings(&reserved_for)), "{value}");
+        }
+    }
+
+    fn strings(all: &[&str]) -> Vec<String> {
+        all.iter().map(|text| (*text).to_owned()).collect()
+    }
+
     #[test]
     fn an_address_that_a_guest_uses_is_not_released() {
         let mut registry = registry_with(&["a"]);

@@ -7,6 +7,7 @@
 //! such values with commas between them.
 
 mod hold;
+mod labels;
 mod list;
 mod merge;
 mod names;
@@ -270,19 +271,12 @@ impl Objects {
         })
     }
 
-    /// Ignores the labels of VirtualMachines and instances that name a KubevirtMachine, unless `confirm` returns
-    /// `true`. The arguments of `confirm` are the object and the KubevirtMachine, each as namespace and name.
-    ///
-    /// Every user with the right to write objects of one namespace can name any machine of another namespace in these
-    /// labels.
+    /// Ignores the labels that name the KubevirtMachine of a VirtualMachine or an instance, for addresses that
+    /// glowplug-controller allocates: a VirtualMachine in another namespace than its KubevirtMachine holds them itself,
+    /// and its labels keep no address of another machine.
     #[doc(hidden)]
-    pub fn confirm_machines(&mut self, mut confirm: impl FnMut((&str, &str), (&str, &str)) -> bool) {
-        for object in &mut self.objects {
-            let (object_name, machine) = ((object.namespace.as_str(), object.name.as_str()), object.machine.as_deref());
-            if machine.is_some_and(|(namespace, name)| !confirm(object_name, (namespace, name))) {
-                object.machine = None;
-            }
-        }
+    pub fn ignore_labels(&mut self) {
+        self.objects.iter_mut().for_each(|object| object.machine = None);
     }
 
     /// The diagnostics about single objects and records, in the order of the lists. [`Objects::inventory`] adds

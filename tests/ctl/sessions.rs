@@ -36,6 +36,7 @@ sessions! {
     a_link_local_gateway_needs_no_subnet
     a_list_has_what_its_options_name
     a_list_in_yaml_is_refused_with_what_was_expected
+    a_machine_confirms_its_virtual_machine_in_another_namespace
     a_machine_gets_the_lowest_free_address_and_keeps_it
     a_machine_on_vsphere_gets_its_kernel_arguments
     a_machine_that_is_being_deleted_gets_no_new_address
@@ -73,6 +74,7 @@ sessions! {
     from_a_claim_to_the_kernel_arguments_of_the_guest
     hosts_of_the_installer_are_checked_and_become_machines
     init_creates_a_ledger_and_no_other_command_does
+    labels_of_another_namespace_change_nothing_for_the_machine_that_they_name
     machines_come_from_a_list_of_kubernetes
     metadata_of_a_drive_is_checked
     metrics_have_the_enhancements_name_and_also_totals

@@ -599,9 +599,7 @@ impl KnownMachines {
 /// Returns the records of `objects`. Each machine in a record gets its kind: KubevirtMachine or VirtualMachine.
 /// `uid_of` returns the UID of the KubevirtMachine for the VirtualMachine of a name.
 pub(crate) fn inventory<'m>(mut objects: Objects, uid_of: impl Fn(&Key) -> Option<&'m str>) -> Inventory {
-    // A user who has the right to write VirtualMachines in one namespace can set labels that name a machine of another
-    // namespace. So labels count only if they have the namespace and name of the VirtualMachine.
-    objects.confirm_machines(|vm, machine| vm == machine);
+    objects.ignore_labels();
     let mut inventory = objects.inventory();
     inventory.each_machine(|machine| {
         if uid_of(&Key::of_machine(machine)) != Some(machine.uid.as_str()) {
@@ -855,6 +853,20 @@ mod tests {
         assert!(!index.note_earlier(&holder));
         assert_eq!(["n", "evil"].map(|namespace| index.is_machine_of(&holder, &key(namespace, "w"))), [true, false]);
         assert_eq!(index.remove(MachineKind::KubevirtMachine, &key("evil", "w"), None), own);
+    }
+
+    #[test]
+    fn labels_that_name_a_machine_of_another_namespace_keep_no_address_of_this_machine() {
+        let labels = json!({"metadata": {"labels": {
+            "capk.cluster.x-k8s.io/kubevirt-machine-name": "w", "capk.cluster.x-k8s.io/kubevirt-machine-namespace": "n",
+        }}});
+        let mut index = KnownMachines::default();
+        index.apply(MachineKind::VirtualMachine, object("evil", "w", 1, &labels));
+        let mut objects = Objects::default();
+        index.read_records(&key("evil", "w"), &mut objects);
+        let inventory = index.inventory(objects);
+        let is_there = |namespace| inventory.is_there(&Machine::new(namespace, "w", "u"));
+        assert_eq!(["evil", "n"].map(is_there), [true, false]);
     }
 
     #[test]

@@ -15,7 +15,7 @@ use glowplug::host::audit::{self, Audit, Disagreement, Missing, Options, Store};
 use glowplug::host::claim::{Allocation, Machine};
 use glowplug::host::leases_file::{Leases, read_leases};
 use glowplug::host::pool;
-use glowplug::host::records::{Inventory, ObjectDiagnostic};
+use glowplug::host::records::{ObjectDiagnostic, Objects};
 use glowplug::host::registry::{self, Registry};
 use ipnetwork::IpNetwork;
 use serde::Serialize;
@@ -180,12 +180,12 @@ pub(crate) fn audit(args: AuditArgs, log: &Logger) -> Result<ExitCode> {
         // With empty lists, all machines would count as missing. Lists from the wrong cluster can be empty.
         bail!("no object in the lists, expected the objects of all machines");
     }
-    let inventory = objects.inventory();
     let ledger = match (&args.leases, args.ledger.clone()) {
         (None, Some(ledger)) => LedgerFile { ledger },
-        (Some(leases), _) => return audit_leases(leases, served, inventory, count, args.json, log),
+        (Some(leases), _) => return audit_leases(leases, served, objects, count, args.json, log),
         (None, None) => bail!("no ledger, expected --ledger or --leases"),
     };
+    let inventory = objects.inventory();
     let ServedPools { pools, deleted, .. } = served;
     let mut registry = ledger.open(&pools, deleted, log)?;
     let now = Timestamp::now();
@@ -265,8 +265,8 @@ struct NotCompared {
 fn audit_leases(
     file: &Path,
     served: ServedPools,
-    mut inventory: Inventory,
-    objects: usize,
+    mut objects: Objects,
+    count: usize,
     json: bool,
     log: &Logger,
 ) -> Result<ExitCode> {
@@ -299,6 +299,8 @@ fn audit_leases(
     }
     let mut registry = Registry::open(leases.ledger()?)?;
     registry.resize(pools, &[], now)?;
+    objects.ignore_labels();
+    let mut inventory = objects.inventory();
     leases.name_machines(&mut inventory);
     let options = Options { fetched: now, dry_run: true, ..Options::default() };
     let Audit { adoption, disagreements, missing, .. } = audit::audit(&mut registry, &inventory, &options, now)?;
@@ -315,10 +317,11 @@ fn audit_leases(
         let version = VERSION;
         let leases = compared;
         diagnostics.extend(warnings.into_iter().chain(notes));
+        let objects = count;
         print_json(&AuditedLeases { version, objects, leases, unrecorded, diagnostics, missing, not_compared })?;
         return Ok(exit_code(is_right));
     }
-    let counts = [objects, compared, known, unrecorded, diagnostics.len(), missing.len()];
+    let counts = [count, compared, known, unrecorded, diagnostics.len(), missing.len()];
     let head = ["OBJECTS", "LEASES", "KNOWN", "UNRECORDED", "DIAGNOSTICS", "MISSING"];
     let summary = table(head, &[counts.map(|count| count.to_string())]);
     print(&sections([summary, allocations_table("MISSING", &missing)]))?;

@@ -9,6 +9,7 @@ use std::net::IpAddr;
 use ipnetwork::IpNetwork;
 
 use super::hold::Hold;
+use super::labels::{Labels, Name};
 use super::object::{Doubt, Object, ObjectDiagnostic, ObjectKind, Reported};
 use crate::diagnostic::Diagnostic;
 use crate::host::claim::{Claimant, Machine, Record};
@@ -23,7 +24,8 @@ pub struct Inventory {
     ///
     /// The UID is the UID of the KubevirtMachine. In two cases the UID of the VirtualMachine replaces it, because the
     /// UID of the KubevirtMachine is no longer known: the KubevirtMachine is gone, or a newer KubevirtMachine has its
-    /// name while the old guest still holds the addresses.
+    /// name while the old guest still holds the addresses. A VirtualMachine that belongs to no KubevirtMachine is a machine
+    /// with its own namespace, name and UID.
     pub records: Vec<Record>,
     /// Diagnostics in the order of the lists, then diagnostics about objects that contradict each other.
     pub diagnostics: Vec<ObjectDiagnostic>,
@@ -41,15 +43,16 @@ pub struct Inventory {
     pub claims: Option<BTreeSet<Machine>>,
     /// Kinds of the objects in the lists.
     kinds: BTreeSet<ObjectKind>,
-    /// Namespaces of the machines.
+    /// Namespaces of the objects.
     namespaces: BTreeSet<String>,
-    /// Namespace and name of machines that have a VirtualMachine or an instance in the lists.
+    /// Namespace and name of machines that have, or may have, a VirtualMachine or an instance in the lists.
     guests: BTreeSet<(String, String)>,
     /// Namespace and name of machines that have an instance in the lists.
     instances: BTreeSet<(String, String)>,
-    /// Machines in the lists, or with a guest in the lists, as strings of [`identity`], sorted.
+    /// Objects of the lists, and the machines of guests in the lists, as strings of [`identity`], sorted.
     present: Vec<String>,
-    /// Namespace and name of the machines of guests whose own KubevirtMachine is not in the lists.
+    /// Namespace and name of the machines of guests whose own KubevirtMachine is not in the lists, and of machines that
+    /// only labels name.
     orphans: BTreeSet<(String, String)>,
 }
 
@@ -84,7 +87,7 @@ pub struct Unrecorded {
 #[derive(Clone, Copy)]
 struct Part<'o> {
     /// Namespace and name of the machine.
-    machine: (&'o str, &'o str),
+    machine: Name<'o>,
     /// UID of the VirtualMachine, for a VirtualMachine and its instance. `None` for a KubevirtMachine.
     guest: Option<&'o str>,
     object: &'o Object,
@@ -118,13 +121,21 @@ struct Merge<'o> {
 pub(super) fn merge(objects: Vec<Object>, sources: &[String], diagnostics: Vec<ObjectDiagnostic>) -> Inventory {
     let objects = join_repeated(objects);
     let kinds = objects.iter().map(|object| object.kind).collect();
-    let inventory = Inventory { diagnostics, kinds, ..Inventory::default() };
+    let namespaces: BTreeSet<&str> = objects.iter().map(|object| object.namespace.as_str()).collect();
+    let namespaces = namespaces.into_iter().map(str::to_owned).collect();
+    let inventory = Inventory { diagnostics, kinds, namespaces, ..Inventory::default() };
     let mut merge = Merge { sources, inventory, path: String::new() };
-    for namesakes in parts(&objects).chunk_by(|a, b| a.machine == b.machine) {
+    let labels = Labels::of(&objects);
+    let parts = parts(&objects, &labels);
+    for part in &parts {
+        merge.object(part, &labels);
+    }
+    for namesakes in parts.chunk_by(|a, b| a.machine == b.machine) {
         merge.machine(namesakes);
     }
     merge.inventory.records.sort_by(|a, b| a.claimant.cmp(&b.claimant));
     merge.inventory.present.sort();
+    merge.inventory.present.dedup();
     merge.inventory
 }
 
@@ -142,28 +153,22 @@ fn join_repeated(mut objects: Vec<Object>) -> Vec<Object> {
     objects
 }
 
-fn parts(objects: &[Object]) -> Vec<Part<'_>> {
-    fn named(object: &Object) -> (&str, &str) {
-        let labelled = object.machine.as_deref().map(|(namespace, name)| (namespace.as_str(), name.as_str()));
-        labelled.unwrap_or((&object.namespace, &object.name))
-    }
+fn parts<'o>(objects: &'o [Object], labels: &Labels<'o>) -> Vec<Part<'o>> {
     let machines = objects.iter().filter(|object| object.kind == ObjectKind::VirtualMachine);
     // An instance is in the namespace of its VirtualMachine. Users can name any owner, so an owner in another namespace
     // does not count.
-    let machines: HashMap<(&str, &str), (&str, &str)> =
-        machines.map(|object| ((object.namespace.as_str(), object.uid.as_str()), named(object))).collect();
+    let machines: HashMap<(&str, &str), Name<'o>> = machines
+        .map(|object| ((object.namespace.as_str(), object.uid.as_str()), labels.machine(object, object.name())))
+        .collect();
     let parts = objects.iter().map(|object| {
         let (machine, guest) = match (object.kind, object.owner.as_deref()) {
-            (ObjectKind::Machine, _) => ((object.namespace.as_str(), object.name.as_str()), None),
+            (ObjectKind::Machine, _) => (object.name(), None),
             (ObjectKind::Instance, Some((uid, name))) => {
                 let machine = machines.get(&(object.namespace.as_str(), uid.as_str())).copied();
-                let machine = machine.unwrap_or_else(|| match &object.machine {
-                    Some(_) => named(object),
-                    None => (&object.namespace, name),
-                });
+                let machine = machine.unwrap_or_else(|| labels.machine(object, (&object.namespace, name)));
                 (machine, Some(uid.as_str()))
             }
-            _ => (named(object), Some(object.uid.as_str())),
+            _ => (labels.machine(object, object.name()), Some(object.uid.as_str())),
         };
         Part { machine, guest, object }
     });
@@ -176,11 +181,30 @@ fn parts(objects: &[Object]) -> Vec<Part<'_>> {
 // === impl Merge ===
 
 impl<'o> Merge<'o> {
+    /// Adds an object to the machines that are not missing. The object is there under its own name, an instance also
+    /// under that of its VirtualMachine, and a guest under the name of its machine. Labels that do not count can only
+    /// add the machine that they name: the guest may be that of a machine that is gone.
+    fn object(&mut self, part: &Part<'_>, labels: &Labels<'_>) {
+        let Part { machine, guest, object } = part;
+        let present = &mut self.inventory.present;
+        present.push(identity(&object.namespace, &object.name, &object.uid));
+        if let Some((uid, name)) = object.owner.as_deref().filter(|_| object.kind == ObjectKind::Instance) {
+            present.push(identity(&object.namespace, name, uid));
+        }
+        // A ledger that was rebuilt without the KubevirtMachine identifies the machine by the UID of its guest.
+        present.extend(guest.map(|uid| identity(machine.0, machine.1, uid)));
+        if let Some(named) = object.labelled().filter(|named| named != machine) {
+            self.orphan(named.0, named.1);
+            if labels.may_have_another(named) {
+                self.inventory.guests.insert((named.0.to_owned(), named.1.to_owned()));
+            }
+        }
+    }
+
     /// Merges the objects of all machines with the same namespace and name.
     fn machine(&mut self, namesakes: &[Part<'o>]) {
         let Some((namespace, name)) = namesakes.first().map(|part| part.machine) else { return };
         let named = |uid: &str| Machine::new(namespace, name, uid);
-        let present = |uid: &str| identity(namespace, name, uid);
         let guests = namesakes.iter().position(|part| part.guest.is_some()).unwrap_or(namesakes.len());
         let (own, guests) = namesakes.split_at(guests);
         let mut machines: Vec<(&Object, Held<'o>, Origin<'o>, bool)> = Vec::with_capacity(own.len());
@@ -188,13 +212,11 @@ impl<'o> Merge<'o> {
             let (held, doubts) = self.held(std::slice::from_ref(part));
             let has_doubts = !doubts.is_empty();
             self.tell_whose(|| named(&part.object.uid), doubts);
-            self.inventory.present.push(present(&part.object.uid));
             machines.push((part.object, held, Origin::default().with(part.object), has_doubts));
         }
         // The last machine is the current machine. Several machines of one name appear if the lists were fetched at
         // different times.
         machines.sort_by_key(|(machine, ..)| machine.created);
-        self.inventory.namespaces.insert(namespace.to_owned());
         if !guests.is_empty() {
             self.inventory.guests.insert((namespace.to_owned(), name.to_owned()));
         }
@@ -218,7 +240,6 @@ impl<'o> Merge<'o> {
                 self.tell_whose(|| named(uid), doubts);
                 self.report(|| named(uid), guest);
                 self.add(|| named(uid), held, &origin);
-                self.inventory.present.push(present(uid));
                 continue;
             };
             let ages = machine.created.zip(created);
@@ -248,10 +269,7 @@ impl<'o> Merge<'o> {
                 self.orphan(namespace, name);
                 self.tell_whose(|| named(uid), doubts);
                 self.report(|| named(uid), guest);
-                self.inventory.present.push(present(uid));
             } else {
-                // A ledger that was rebuilt without the KubevirtMachine identifies the machine by the UID of its guest.
-                self.inventory.present.push(present(uid));
                 *has_doubts |= !doubts.is_empty();
                 self.tell_whose(|| named(&machine.uid), doubts);
                 self.report(|| named(&machine.uid), guest);
@@ -439,7 +457,7 @@ impl Inventory {
     }
 
     /// Whether the lists have an object of a machine: its KubevirtMachine, or a guest that may belong to the machine.
-    /// For a claim: whether the lists have the claim.
+    /// A guest may belong to each machine that its labels name. For a claim: whether the lists have the claim.
     ///
     /// A machine without such an object may be missing, but only if the lists were complete: all three kinds of all
     /// namespaces.
@@ -453,7 +471,8 @@ impl Inventory {
             || self.orphans.contains(&(namespace.clone(), name.clone()))
     }
 
-    /// Whether the lists have a VirtualMachine or an instance of a machine with the same namespace and name.
+    /// Whether the lists have, or may have, a VirtualMachine or an instance of a machine with the same namespace and
+    /// name.
     #[must_use]
     pub fn has_guest(&self, machine: &Machine) -> bool {
         self.guests.contains(&(machine.namespace.clone(), machine.name.clone()))
@@ -464,7 +483,7 @@ impl Inventory {
         self.instances.contains(&(machine.namespace.clone(), machine.name.clone()))
     }
 
-    /// Whether the lists have a machine of the namespace, or a guest of such a machine.
+    /// Whether the lists have an object of the namespace.
     #[must_use]
     pub fn has_namespace(&self, namespace: &str) -> bool {
         self.namespaces.contains(namespace)

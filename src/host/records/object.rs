@@ -60,8 +60,10 @@ pub(super) struct Object {
     pub(super) attachments: Vec<String>,
     /// Addresses that the running guest of an instance reports.
     pub(super) reports: Vec<Reported>,
-    /// Namespace and name of the KubevirtMachine of this object. `None` if the labels do not name the KubevirtMachine.
+    /// Namespace and name of the KubevirtMachine that the labels name: see [`Labels`](super::labels::Labels).
     pub(super) machine: Option<Box<(String, String)>>,
+    /// Namespace in which capk creates the VirtualMachine of a KubevirtMachine. `None`: unknown, and for other kinds.
+    pub(super) vm_namespace: Option<String>,
     /// UID and name of the VirtualMachine that owns this object.
     pub(super) owner: Option<Box<(String, String)>>,
     pub(super) holds: Vec<Hold>,
@@ -137,7 +139,19 @@ impl Object {
         self.created = self.created.or(other.created);
         self.node_pool = self.node_pool.take().or(other.node_pool.take());
         self.machine = self.machine.take().or(other.machine.take());
+        self.vm_namespace = self.vm_namespace.take().or(other.vm_namespace.take());
         self.owner = self.owner.take().or(other.owner.take());
+    }
+
+    /// Namespace and name of the object.
+    pub(super) fn name(&self) -> (&str, &str) {
+        (&self.namespace, &self.name)
+    }
+
+    /// Namespace and name of the KubevirtMachine that the labels of a VirtualMachine or an instance name.
+    pub(super) fn labelled(&self) -> Option<(&str, &str)> {
+        let named = self.machine.as_deref().filter(|_| self.kind != ObjectKind::Machine);
+        named.map(|(namespace, name)| (namespace.as_str(), name.as_str()))
     }
 }
 
@@ -185,6 +199,7 @@ impl ObjectReader<'_> {
         let namespace = metadata.namespace.as_deref().unwrap_or_default();
         let mut networks = BTreeMap::new();
         collect_networks(&spec, namespace, &mut networks);
+        let vm_namespace = vm_namespace(&spec, namespace);
         let interfaces = status.interfaces.take().unwrap_or_default();
         let holds = self.holds(&metadata, &spec, status);
         let reports = self.reports(interfaces, &networks);
@@ -233,9 +248,10 @@ impl ObjectReader<'_> {
             Ok((kind, namespace, name, uid)) => {
                 let created = metadata.creation_timestamp.as_deref().and_then(|time| time.parse().ok());
                 let is_being_deleted = metadata.deletion_timestamp.is_some();
-                // `merge` uses these labels only for a VirtualMachine or an instance. Invalid labels are ignored.
+                // Invalid labels are ignored.
                 let machine = machine.filter(|(namespace, name)| is_identity(namespace) && is_identity(name));
                 let machine = machine.map(Box::new);
+                let vm_namespace = vm_namespace.filter(|_| kind == ObjectKind::Machine);
                 let doubts = std::mem::take(&mut self.doubts);
                 Some(Object {
                     kind,
@@ -248,6 +264,7 @@ impl ObjectReader<'_> {
                     attachments,
                     reports,
                     machine,
+                    vm_namespace,
                     owner,
                     holds,
                     doubts,
@@ -464,6 +481,16 @@ impl ObjectReader<'_> {
             addresses,
         });
     }
+}
+
+/// The namespace in which capk creates the VirtualMachine of a KubevirtMachine in `namespace`: the namespace of its
+/// template, else its own. `None` without a template, and if the Secret of the infrastructure cluster may have another
+/// namespace.
+fn vm_namespace(spec: &Spec, namespace: &str) -> Option<String> {
+    let metadata = spec.virtual_machine_template.as_ref()?.metadata.as_ref();
+    let named = metadata.and_then(|metadata| metadata.namespace.as_deref()).filter(|named| !named.is_empty());
+    let own = Some(namespace).filter(|_| spec.infra_cluster_secret_ref.is_none());
+    named.or(own).filter(|namespace| is_identity(namespace)).map(str::to_owned)
 }
 
 /// The strings of a JSON list. `None` if the value is not a list of strings only.

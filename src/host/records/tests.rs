@@ -263,6 +263,13 @@ fn a_status_map_that_is_nested_too_deep_makes_its_object_unreadable() {
 
 // === Machines ===
 
+/// KubevirtMachine `clusters/w`, whose template names the namespace of [`guest`].
+fn worker(uid: &str, more: Value) -> Value {
+    let template = json!({"spec": {"virtualMachineTemplate": {"metadata": {"namespace": "infra"}}}});
+    with(object("KubevirtMachine", uid, more), template)
+}
+
+/// A VirtualMachine `infra/w` or its instance, whose labels name `clusters/w`.
 fn guest(kind: &str, uid: &str, more: Value) -> Value {
     let mut guest = object(kind, uid, more);
     let labels = json!({"metadata": {"namespace": "infra", "labels": {
@@ -391,7 +398,7 @@ fn records_of_one_machine_that_agree_become_one_record() {
     let items = json!([
         instance("i-1", "v-1", annotated("10.0.0.5/24")),
         guest("VirtualMachine", "v-1", with(annotated("10.0.0.5"), template)),
-        with(object("KubevirtMachine", "m-1", annotated("10.0.0.5")), status),
+        with(worker("m-1", annotated("10.0.0.5")), status),
     ]);
     let record = format!(r#"clusters/w (m-1) eno101 ["10.0.0.5/24"] in list: items[2].{AT}"#);
     assert_eq!(read(items), (vec![record], vec![]));
@@ -400,15 +407,66 @@ fn records_of_one_machine_that_agree_become_one_record() {
 #[test]
 fn a_guest_whose_machine_is_gone_keeps_its_addresses() {
     let by_vm = json!([instance("i-1", "v-1", annotated("10.0.0.5/24")), guest("VirtualMachine", "v-1", json!({})),]);
-    let record = format!(r#"clusters/w (v-1) eno101 ["10.0.0.5/24"] in list: items[0].{AT}"#);
+    let record = format!(r#"infra/w (v-1) eno101 ["10.0.0.5/24"] in list: items[0].{AT}"#);
     assert_eq!(read(by_vm), (vec![record.clone()], vec![]));
     // The lists have only the instance, which names its VirtualMachine. The VirtualMachine is in the namespace of the
     // instance.
-    let record = record.replace("clusters", "infra");
     assert_eq!(read(json!([instance("i-1", "v-1", annotated("10.0.0.5/24"))])), (vec![record], vec![]));
     let alone = json!([object("VirtualMachineInstance", "i-1", annotated("10.0.0.5/24"))]);
     let record = format!(r#"clusters/w (i-1) eno101 ["10.0.0.5/24"] in list: items[0].{AT}"#);
     assert_eq!(read(alone), (vec![record], vec![]));
+}
+
+#[test]
+fn a_guest_belongs_to_a_machine_of_another_namespace_only_if_the_machine_names_this_namespace() {
+    let of = |machines: &[Value], guest: Value| {
+        let items: Vec<Value> = machines.iter().chain([&guest]).cloned().collect();
+        let records = inventory_of(json!(items)).records.into_iter();
+        records.map(|record| record.claimant.machine.to_string()).collect::<Vec<_>>()
+    };
+    let vm = || guest("VirtualMachine", "v-1", annotated("10.0.0.5/24"));
+    let in_infra = || guest("VirtualMachineInstance", "i-1", annotated("10.0.0.5/24"));
+    let spec = |spec: Value| object("KubevirtMachine", "m-1", json!({"spec": spec}));
+    let template = |namespace: &str| spec(json!({"virtualMachineTemplate": {"metadata": {"namespace": namespace}}}));
+    assert_eq!(of(&[template("infra")], vm()), ["clusters/w (m-1)"]);
+    assert_eq!(of(&[template("infra")], in_infra()), ["clusters/w (m-1)"]);
+    let owned = with(instance("i-1", "v-1", annotated("10.0.0.5/24")), in_infra());
+    assert_eq!(of(&[template("infra")], owned), ["clusters/w (m-1)"]);
+    // capk gives a VirtualMachine the name of its KubevirtMachine.
+    let renamed = with(vm(), json!({"metadata": {"name": "x"}}));
+    assert_eq!(of(&[template("infra")], renamed), ["infra/x (v-1)"]);
+    for machine in [
+        template("clusters"),
+        template("other"),
+        template(""),
+        template("in/fra"),
+        spec(json!({"virtualMachineTemplate": {}})),
+        spec(json!({"virtualMachineTemplate": {}, "infraClusterSecretRef": {"name": "infra"}})),
+        object("KubevirtMachine", "m-1", json!({})),
+    ] {
+        assert_eq!(of(std::slice::from_ref(&machine), vm()), ["infra/w (v-1)"], "{machine}");
+        assert_eq!(of(std::slice::from_ref(&machine), in_infra()), ["infra/w (i-1)"], "{machine}");
+    }
+    // Two versions of the machine name two namespaces.
+    let later = with(template("other"), json!({"metadata": {"uid": "m-2"}}));
+    for machines in [[template("infra"), later.clone()], [later, template("infra")]] {
+        assert_eq!(of(&machines, vm()), ["infra/w (v-1)"]);
+    }
+}
+
+#[test]
+fn a_diagnostic_about_an_object_of_another_namespace_has_no_claimant_of_the_machine_that_its_labels_name() {
+    let items = json!([
+        object("KubevirtMachine", "m-1", annotated("10.0.0.6/24")),
+        guest("VirtualMachine", "v-1", annotated("bogus")),
+        with(guest("VirtualMachine", "v-2", annotated("10.0.0.7/24")), json!({"metadata": {"name": "x"}})),
+    ]);
+    let inventory = inventory_of(items);
+    let claimants: Vec<_> =
+        inventory.diagnostics.iter().map(|it| it.claimant.as_ref().map(ToString::to_string)).collect();
+    assert_eq!(claimants, [Some("eno101 of infra/w (v-1)".to_owned())]);
+    let records: Vec<_> = inventory.records.iter().map(|record| record.claimant.to_string()).collect();
+    assert_eq!(records, ["eno101 of clusters/w (m-1)", "eno101 of infra/x (v-2)"]);
 }
 
 #[test]
@@ -425,7 +483,7 @@ fn an_owner_with_an_invalid_uid_or_name_is_ignored() {
 fn a_record_of_a_guest_belongs_to_its_machine() {
     let items = json!([
         guest("VirtualMachine", "v-1", with(annotated("10.0.0.5/24"), created("2026-08-01T10:00:01Z"))),
-        object("KubevirtMachine", "m-1", created("2026-08-01T10:00:00Z")),
+        worker("m-1", created("2026-08-01T10:00:00Z")),
     ]);
     let record = format!(r#"clusters/w (m-1) eno101 ["10.0.0.5/24"] in list: items[0].{AT}"#);
     assert_eq!(read(items), (vec![record], vec![]));
@@ -435,7 +493,7 @@ fn a_record_of_a_guest_belongs_to_its_machine() {
 fn a_guest_that_is_older_than_its_machine_belongs_to_a_predecessor() {
     let old = guest("VirtualMachine", "v-1", with(annotated("10.0.0.5/24"), created("2026-08-01T09:00:00Z")));
     let predecessors = format!(r#"clusters/w (v-1) eno101 ["10.0.0.5/24"] in list: items[0].{AT}"#);
-    let new = object("KubevirtMachine", "m-2", created("2026-08-01T10:00:00Z"));
+    let new = worker("m-2", created("2026-08-01T10:00:00Z"));
     assert_eq!(read(json!([old, new])), (vec![predecessors.clone()], vec![]));
     let successors = format!(r#"clusters/w (m-2) eno101 ["10.0.0.6/24"] in list: items[1].{AT}"#);
     let with_another = with(new.clone(), annotated("10.0.0.6/24"));
@@ -449,7 +507,7 @@ fn a_guest_that_is_older_than_its_machine_belongs_to_a_predecessor() {
 fn records_of_one_machine_that_contradict_each_other_are_reported() {
     let items = json!([
         with(
-            object("KubevirtMachine", "m-1", annotated("10.0.0.5/24")),
+            worker("m-1", annotated("10.0.0.5/24")),
             json!({"status": {STATUS_FIELD: {"eno101": ["10.0.0.5/16", "fd00::5/64"]}}})
         ),
         guest("VirtualMachine", "v-1", annotated("10.0.0.7/24")),
@@ -506,7 +564,7 @@ fn a_record_has_the_networks_of_all_objects_of_its_machine() {
     let elsewhere = object("KubevirtMachine", "m-1", annotated("10.0.0.5/24"));
     let elsewhere = with(elsewhere, json!({"spec": {"virtualMachineTemplate": in_infra}}));
     assert_eq!(origins(json!([elsewhere])), all("infra"));
-    let machine = object("KubevirtMachine", "m-1", annotated("10.0.0.5/24"));
+    let machine = worker("m-1", annotated("10.0.0.5/24"));
     assert_eq!(origins(json!([machine, guest("VirtualMachine", "v-1", template)])), all("infra"));
     assert_eq!(
         origins(json!([machine, guest("VirtualMachineInstance", "i-1", json!({"spec": networks}))])),
@@ -517,12 +575,12 @@ fn a_record_has_the_networks_of_all_objects_of_its_machine() {
 #[test]
 fn a_record_has_the_network_that_an_annotation_names() {
     let network = |value: &str| json!({"metadata": {"annotations": {"ipam.glowplug.dev/network-eno101": value}}});
-    let own = |value: &str| object("KubevirtMachine", "m-1", with(annotated("10.0.0.5/24"), network(value)));
+    let own = |value: &str| worker("m-1", with(annotated("10.0.0.5/24"), network(value)));
     for value in ["infra/vlan10", "default"] {
         assert_eq!(origins(json!([own(value)])), [(None, vec![], Some(value.to_owned()))]);
     }
     let guest = |value: &str| guest("VirtualMachine", "v-1", with(annotated("10.0.0.5"), network(value)));
-    let machine = object("KubevirtMachine", "m-1", annotated("10.0.0.5/24"));
+    let machine = worker("m-1", annotated("10.0.0.5/24"));
     assert_eq!(origins(json!([machine, guest("infra/vlan10")])), [(None, vec![], Some("infra/vlan10".to_owned()))]);
     let contradicting = read(json!([own("infra/vlan10"), guest("infra/vlan20")])).1;
     let expected = format!("expected 10.0.0.5/24 of network infra/vlan10 as in list: items[0].{AT}");
@@ -541,7 +599,7 @@ fn a_record_has_the_network_that_an_annotation_names() {
 #[test]
 fn each_address_that_a_guest_reports_is_read_with_its_network() {
     let items = json!([
-        object("KubevirtMachine", "m-1", annotated("10.0.0.5/24")),
+        worker("m-1", annotated("10.0.0.5/24")),
         guest(
             "VirtualMachineInstance",
             "i-1",
@@ -668,7 +726,7 @@ fn a_machine_is_not_missing_while_one_of_its_objects_may_exist() {
         let inventory = inventory_of(items);
         ["m-1", "m-2", "v-1"].map(|uid| inventory.is_there(&named(uid)))
     };
-    let new = || object("KubevirtMachine", "m-2", created("2026-08-01T10:00:00Z"));
+    let new = || worker("m-2", created("2026-08-01T10:00:00Z"));
     let guest = |at: &str| guest("VirtualMachine", "v-1", created(at));
     assert_eq!(there(json!([])), [false, false, false]);
     assert_eq!(there(json!([new()])), [false, true, false]);
@@ -680,13 +738,59 @@ fn a_machine_is_not_missing_while_one_of_its_objects_may_exist() {
     assert_eq!(there(json!([new(), guest("2026-08-01T09:00:00Z")])), [true, true, true]);
     // It is unknown whether the guest is older.
     assert_eq!(there(json!([new(), guest("")])), [true, true, true]);
-    assert_eq!(there(json!([object("KubevirtMachine", "m-2", json!({})), guest("2026-08-01T10:00:01Z")])), [true; 3]);
+    assert_eq!(there(json!([worker("m-2", json!({})), guest("2026-08-01T10:00:01Z")])), [true; 3]);
+}
+
+#[test]
+fn a_guest_is_in_the_lists_under_its_own_name_and_under_that_of_its_machine() {
+    let there = |items: Value| {
+        let inventory = inventory_of(items);
+        let named = |(namespace, uid)| inventory.is_there(&Machine::new(namespace, "w", uid));
+        [("infra", "v-1"), ("infra", "i-1"), ("clusters", "m-1"), ("clusters", "v-1"), ("clusters", "m-0")].map(named)
+    };
+    let worker = worker("m-1", created("2026-08-01T10:00:00Z"));
+    let younger = created("2026-08-01T10:00:01Z");
+    let vm = guest("VirtualMachine", "v-1", younger.clone());
+    let instance = with(instance("i-1", "v-1", younger), guest("VirtualMachineInstance", "i-1", json!({})));
+    assert_eq!(there(json!([worker, vm])), [true, false, true, true, false]);
+    for items in [json!([worker, vm, instance]), json!([worker, instance])] {
+        assert_eq!(there(items), [true, true, true, true, false]);
+    }
+}
+
+#[test]
+fn labels_without_a_confirmation_add_a_machine_and_take_none_away() {
+    let template =
+        |namespace: &str| json!({"spec": {"virtualMachineTemplate": {"metadata": {"namespace": namespace}}}});
+    let machine = |spec: Value| Some(object("KubevirtMachine", "m-1", spec));
+    // A machine that says where its VirtualMachine is has no guest elsewhere.
+    for (machine, may_have_guest) in [
+        (None, true),
+        (machine(json!({})), true),
+        (machine(json!({"spec": {"virtualMachineTemplate": {}, "infraClusterSecretRef": {"name": "a"}}})), true),
+        (machine(json!({"spec": {"virtualMachineTemplate": {}}})), false),
+        (machine(template("other")), false),
+    ] {
+        for guest in [guest("VirtualMachine", "v-1", json!({})), guest("VirtualMachineInstance", "v-1", json!({}))] {
+            let inventory = inventory_of(json!(machine.iter().chain([&guest]).collect::<Vec<_>>()));
+            let named = |namespace: &str, uid: &str| Machine::new(namespace, "w", uid);
+            // The guest may be that of a machine of this name that is gone.
+            let there = [named("infra", "v-1"), named("clusters", "m-0")].map(|machine| inventory.is_there(&machine));
+            let has_guest = ["infra", "clusters"].map(|namespace| inventory.has_guest(&named(namespace, "")));
+            let has_namespace = ["infra", "clusters"].map(|namespace| inventory.has_namespace(namespace));
+            assert_eq!(
+                (there, has_guest, has_namespace),
+                ([true; 2], [true, may_have_guest], [true, machine.is_some()]),
+                "{machine:?}"
+            );
+        }
+    }
 }
 
 #[test]
 fn unreadable_and_contradictory_records_are_reported_with_their_machine() {
     let items = json!([
-        with(object("KubevirtMachine", "m-1", annotated("10.0.0.5/24, 10.0.0.6/33")), created("2026-08-01T10:00:00Z")),
+        with(worker("m-1", annotated("10.0.0.5/24, 10.0.0.6/33")), created("2026-08-01T10:00:00Z")),
         guest("VirtualMachine", "v-1", with(annotated("10.0.0.7/24"), created("2026-08-01T10:00:01Z"))),
         guest("VirtualMachine", "v-0", with(annotated("[[\"10.0.0.8\"]]"), created("2026-08-01T09:00:00Z"))),
     ]);

@@ -44,6 +44,8 @@ pub(super) struct Owner {
 pub(super) struct Spec {
     /// In a KubevirtMachine: the template of its VirtualMachine.
     pub(super) virtual_machine_template: Option<Template>,
+    /// In a KubevirtMachine: the Secret with the kubeconfig of the cluster that has its VirtualMachine.
+    pub(super) infra_cluster_secret_ref: Option<IgnoredAny>,
     /// In a VirtualMachine: the template of its instance.
     pub(super) template: Option<Template>,
     /// In an instance: the networks of the guest.
