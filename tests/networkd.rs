@@ -7,6 +7,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a helper of a test may fail the test")]
 
 use std::env;
+use std::fs;
 use std::ops::Range;
 use std::path::Path;
 use std::process::Command;
@@ -55,6 +56,30 @@ fn the_file_of_a_pattern_applies_to_every_nic_that_it_matches() {
     let network = cases::meaning(cases::PATTERN);
     let write = |case: &Path| cases::write_case(case, &network, Program::Networkd);
     cases::check_pattern(&QUIET, write, run_batch, |found, matched| found == matched);
+}
+
+/// A macvlan stands for every kind of device that has the MAC address of a NIC. The NIC is a veth, and the loopback
+/// interface is the only device here that has no kind, as a NIC of a virtual machine.
+#[test]
+fn the_file_of_a_nic_does_not_apply_to_a_device_with_the_mac_address_of_the_nic() {
+    let network = cases::meaning(
+        "version: 2\nethernets:\n  lan: {match: {macaddress: '52:54:00:00:01:00'}, addresses: [10.0.0.5/24]}\n  \
+         loopback: {match: {name: 'l?'}, addresses: [10.0.1.5/24]}\n",
+    );
+    let meant = [vec!["en0".to_owned()], vec!["lo".to_owned()]];
+    let mut found = [Vec::new(), Vec::new()];
+    for quiet in QUIET {
+        let directory = tempfile::tempdir().unwrap();
+        let case = directory.path().join("copy");
+        cases::write_case(&case, &network, Program::Networkd);
+        fs::write(case.join("nics"), "en0 52:54:00:00:01:00\ncopy 52:54:00:00:01:00 en0\n").unwrap();
+        run_batch(directory.path(), quiet);
+        found = ["10.0.0.5", "10.0.1.5"].map(|address| cases::devices_with(&case, address));
+        if found == meant {
+            break;
+        }
+    }
+    assert_eq!(found, meant);
 }
 
 /// Runs networkd on the cases of a directory.

@@ -32,6 +32,10 @@ use crate::network::{
 #[doc(hidden)]
 pub const PREFIXES: [&str; 2] = ["50-glowplug-", "51-glowplug-"];
 
+/// Condition for a NIC, which has no kind. A device of one of these kinds may have the MAC address of the NIC below it. The
+/// kinds of the NICs of containers and tests, veth and tun, are not in the list.
+const NIC: &str = "!bond bridge hsr ipvlan ipvtap macsec macvlan macvtap openvswitch team virt_wifi vlan";
+
 const ALPHABET: Alphabet =
     Alphabet { punctuation: " .:/_+-*?[]!", expected: "letters, digits, blanks and . : / _ + - * ? [ ] !" };
 
@@ -161,26 +165,25 @@ impl Render<'_, '_> {
     /// Writes the conditions by which networkd finds the link.
     ///
     /// A VLAN has the MAC address of its parent. A bond or bridge has the MAC address of a member. So a MAC address
-    /// alone would also match VLANs, bonds and bridges. `Type=ether` would exclude them only where udev runs.
+    /// alone would also match devices that are not NICs. `Type=ether` would exclude some of them, only where udev runs.
     ///
     /// Some NICs change their MAC address, for example bond members. When networkd starts again in the real root, such
     /// a NIC no longer has its original address. So networkd finds such a NIC by its permanent address. Other NICs are
-    /// found by their current address, because some drivers (veth and tap) provide no permanent address.
+    /// found by their current address, because some drivers (veth and tap) provide no permanent address. A device on a
+    /// NIC may also copy the permanent address.
     fn matching(&self, index: LinkIndex, text: &mut Text) {
         text.section("Match");
         let link = self.config.link(index);
         match (&link.kind, &self.names.devices[index.0]) {
-            (LinkKind::Nic(Nic::MacAddress { mac_address, .. }), _) if self.changes_its_address(index) => {
-                text.line("PermanentMACAddress", mac_address);
-            }
             (LinkKind::Nic(Nic::MacAddress { mac_address, .. }), _) => {
-                text.line("MACAddress", mac_address);
-                text.line("Kind", &"!bond bridge vlan");
+                let changes = self.changes_its_address(index);
+                text.line(if changes { "PermanentMACAddress" } else { "MACAddress" }, mac_address);
+                text.line("Kind", &NIC);
             }
             (LinkKind::Nic(Nic::Pattern { names, drivers, .. }), _) => {
                 text.list("Name", names);
                 text.list("Driver", drivers);
-                text.line("Kind", &"!bond bridge vlan");
+                text.line("Kind", &NIC);
             }
             (_, Device::Name(name)) => text.line("Name", name),
             _ => {}

@@ -81,6 +81,16 @@ const MATCHES: [usize; 5] = [0, 1, 2, 5, 40];
 /// server.
 pub(crate) const PATTERN: &str = "version: 2\nethernets: {any: {match: {name: 'en*'}, addresses: [10.0.0.5/24]}}\n";
 
+/// Returns the names of the devices that have the address at the end of a case, sorted.
+pub(crate) fn devices_with(case: &Path, address: &str) -> Vec<String> {
+    let devices: Vec<Value> = serde_json::from_slice(&fs::read(case.join("addr")).unwrap()).unwrap();
+    let has = |device: &&Value| device["addr_info"].as_array().unwrap().iter().any(|found| found["local"] == address);
+    let mut names: Vec<String> =
+        devices.iter().filter(has).map(|device| device["ifname"].as_str().unwrap().to_owned()).collect();
+    names.sort();
+    names
+}
+
 /// Checks which NICs have the address of [`PATTERN`], on machines with different numbers of NICs. Each machine has one
 /// more NIC, `other`.
 ///
@@ -105,17 +115,7 @@ pub(crate) fn check_pattern(
             fs::write(case.join("nics"), format!("{nics}other 52:54:00:00:02:00\n")).unwrap();
         }
         run(directory.path(), *quiet);
-        let has_address = |count: &usize| {
-            let devices = fs::read(directory.path().join(count.to_string()).join("addr")).unwrap();
-            let devices: Vec<Value> = serde_json::from_slice(&devices).unwrap();
-            let has = |device: &&Value| {
-                device["addr_info"].as_array().unwrap().iter().any(|address| address["local"] == "10.0.0.5")
-            };
-            let names = devices.iter().filter(has).map(|device| device["ifname"].as_str().unwrap().to_owned());
-            let mut names: Vec<String> = names.collect();
-            names.sort();
-            names
-        };
+        let has_address = |count: &usize| devices_with(&directory.path().join(count.to_string()), "10.0.0.5");
         let matched = |count: usize| {
             let mut names: Vec<String> = (0..count).map(|at| format!("en{at}")).collect();
             names.sort();

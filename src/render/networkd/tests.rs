@@ -54,18 +54,33 @@ fn not_given(name: &str) -> String {
 #[test]
 fn a_nic_with_a_static_address_is_matched_by_its_mac_address() {
     let (files, diagnostics) = rendered(vec![with_ipv4(nic(1), "10.0.0.5/24", Some("10.0.0.1"))]);
-    let text = "[Match]\nMACAddress=52:54:00:12:34:01\nKind=!bond bridge vlan\n\n\
+    let text = format!(
+        "[Match]\nMACAddress=52:54:00:12:34:01\nKind={NIC}\n\n\
                 [Network]\nLinkLocalAddressing=ipv6\nAddress=10.0.0.5/24\n\n\
-                [Route]\nDestination=0.0.0.0/0\nGateway=10.0.0.1\n\n[IPv6AcceptRA]\nDHCPv6Client=no\n";
-    assert_eq!(files, [file("50-glowplug-0000-52-54-00-12-34-01.network", text)]);
+                [Route]\nDestination=0.0.0.0/0\nGateway=10.0.0.1\n\n[IPv6AcceptRA]\nDHCPv6Client=no\n"
+    );
+    assert_eq!(files, [file("50-glowplug-0000-52-54-00-12-34-01.network", &text)]);
     assert_eq!(diagnostics, Vec::<String>::new());
+}
+
+/// `tests/networkd.rs` checks that networkd understands the condition.
+#[test]
+fn a_device_that_may_have_the_mac_address_of_a_nic_is_not_matched() {
+    let kinds = "bond bridge hsr ipvlan ipvtap macsec macvlan macvtap openvswitch team virt_wifi vlan";
+    let pattern = Nic::Pattern { names: vec!["en*".parse().unwrap()], drivers: Vec::new(), name: None };
+    let mut cloned = nic(2);
+    cloned.cloned_mac_address = Some(mac(9));
+    let (files, _) = rendered(vec![nic(1), cloned, link(LinkKind::Nic(pattern))]);
+    let matches: Vec<&str> = files.iter().map(|(_, text)| text.split_once("\n\n").unwrap().0).collect();
+    let expected = ["MACAddress=52:54:00:12:34:01", "PermanentMACAddress=52:54:00:12:34:02", "Name=en*"];
+    assert_eq!(matches, expected.map(|line| format!("[Match]\n{line}\nKind=!{kinds}")));
 }
 
 #[test]
 fn a_nic_without_settings_is_unmanaged() {
     let (files, _) = rendered(vec![nic(1)]);
-    let text = "[Match]\nMACAddress=52:54:00:12:34:01\nKind=!bond bridge vlan\n\n[Link]\nUnmanaged=yes\n";
-    assert_eq!(files, [file("50-glowplug-0000-52-54-00-12-34-01.network", text)]);
+    let text = format!("[Match]\nMACAddress=52:54:00:12:34:01\nKind={NIC}\n\n[Link]\nUnmanaged=yes\n");
+    assert_eq!(files, [file("50-glowplug-0000-52-54-00-12-34-01.network", &text)]);
 }
 
 #[test]
@@ -93,14 +108,16 @@ fn a_bond_has_the_mac_address_of_its_first_member_and_monitors_the_carrier_of_it
     options.primary = Some(LinkIndex(1));
     let bond = LinkKind::Bond { name: name("bond0"), ports: vec![LinkIndex(0), LinkIndex(1)], options };
     let (files, _) = rendered(vec![nic(1), nic(2), link(bond)]);
-    let port = "[Match]\nPermanentMACAddress=52:54:00:12:34:02\n\n[Link]\nRequiredForOnline=no\n\n\
-                [Network]\nBond=bond0\nPrimarySlave=yes\nLinkLocalAddressing=no\nIPv6AcceptRA=no\n";
+    let port = format!(
+        "[Match]\nPermanentMACAddress=52:54:00:12:34:02\nKind={NIC}\n\n[Link]\nRequiredForOnline=no\n\n\
+                [Network]\nBond=bond0\nPrimarySlave=yes\nLinkLocalAddressing=no\nIPv6AcceptRA=no\n"
+    );
     let netdev = "[NetDev]\nName=bond0\nKind=bond\nMACAddress=52:54:00:12:34:01\n\n\
                   [Bond]\nMode=active-backup\nUpDelaySec=400ms\nMIIMonitorSec=100ms\n";
     let network = "[Match]\nName=bond0\n\n[Link]\nRequiredForOnline=no\n\n\
                    [Network]\nLinkLocalAddressing=no\nIPv6AcceptRA=no\n";
     let expected = [
-        file("50-glowplug-0001-52-54-00-12-34-02.network", port),
+        file("50-glowplug-0001-52-54-00-12-34-02.network", &port),
         file("50-glowplug-0002-bond0.netdev", netdev),
         file("50-glowplug-0002-bond0.network", network),
     ];
@@ -178,9 +195,11 @@ fn a_route_of_a_family_without_an_address_is_ignored_with_a_warning() {
     nic.routes
         .push(Route::new("::/0".parse().unwrap(), "fe80::1".parse().ok(), None).unwrap().at("routes[0]".to_owned()));
     let (files, diagnostics) = rendered(vec![nic]);
-    let text = "[Match]\nMACAddress=52:54:00:12:34:01\nKind=!bond bridge vlan\n\n\
-                [Network]\nLinkLocalAddressing=ipv6\nAddress=10.0.0.5/24\n\n[IPv6AcceptRA]\nDHCPv6Client=no\n";
-    assert_eq!(files, [file("50-glowplug-0000-52-54-00-12-34-01.network", text)]);
+    let text = format!(
+        "[Match]\nMACAddress=52:54:00:12:34:01\nKind={NIC}\n\n\
+                [Network]\nLinkLocalAddressing=ipv6\nAddress=10.0.0.5/24\n\n[IPv6AcceptRA]\nDHCPv6Client=no\n"
+    );
+    assert_eq!(files, [file("50-glowplug-0000-52-54-00-12-34-01.network", &text)]);
     assert_eq!(diagnostics, [r#"routes[0]: "::/0" ignored, its link has no address of its family"#]);
 }
 
@@ -203,10 +222,12 @@ fn dhcpv6_starts_without_a_router_advertisement() {
     let mut nic = nic(1);
     nic.ipv6.dynamic = Some(Ipv6Dynamic::StatefulDhcp);
     let (files, _) = rendered(vec![nic]);
-    let text = "[Match]\nMACAddress=52:54:00:12:34:01\nKind=!bond bridge vlan\n\n\
+    let text = format!(
+        "[Match]\nMACAddress=52:54:00:12:34:01\nKind={NIC}\n\n\
                 [Network]\nDHCP=ipv6\nKeepConfiguration=dhcp-on-stop\nLinkLocalAddressing=ipv6\nIPv6AcceptRA=yes\n\n\
-                [DHCPv6]\nDUIDType=link-layer\nWithoutRA=solicit\n";
-    assert_eq!(files, [file("50-glowplug-0000-52-54-00-12-34-01.network", text)]);
+                [DHCPv6]\nDUIDType=link-layer\nWithoutRA=solicit\n"
+    );
+    assert_eq!(files, [file("50-glowplug-0000-52-54-00-12-34-01.network", &text)]);
 }
 
 #[test]
@@ -233,7 +254,7 @@ fn the_settings_of_link_local_addresses_and_router_advertisements_are_as_in_the_
         change(&mut link);
         let (files, diagnostics) = rendered(vec![link]);
         assert_eq!(diagnostics, Vec::<String>::new());
-        files[0].1.split_once("bridge vlan\n\n").unwrap().1.to_owned()
+        files[0].1.split_once("\n\n").unwrap().1.to_owned()
     };
     assert_eq!(
         network(|link| link.ipv6.link_local = Some(true)),
