@@ -337,7 +337,13 @@ impl Search<'_> {
             Ok(mounted) => mounted.read(),
             Err(e) => {
                 debug!(self.log, "the kernel did not mount the drive"; "device" => %device.display(), "reason" => %e);
-                return in_process;
+                return match in_process {
+                    Err(ReadError::NeedsMount(file_system)) => {
+                        let what = "which of the units only glowplug-network-kargs may mount";
+                        Err(ReadError::io(format!("{file_system}, {what}"), e))
+                    }
+                    in_process => in_process,
+                };
             }
         };
         match (mounted, in_process) {

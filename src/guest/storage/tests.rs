@@ -934,6 +934,27 @@ fn a_drive_with_a_network_document_over_the_limit_is_not_mounted() {
     assert_eq!(machine.found(), Some(answer("/dev/vdb", OWN, error, 0, Why::OwnUuid)));
 }
 
+/// A boot sector of FAT12, for a floppy disk of 1440 KiB with the label `config-2`.
+fn fat() -> Vec<u8> {
+    let mut image = vec![0; 1440 * 1024];
+    image[..24].copy_from_slice(b"\xeb\x3c\x90mkfs.fat\x00\x02\x02\x01\x00\x02\xe0\x00\x40\x0b\xf0\x09\x00");
+    image[38..54].copy_from_slice(b"\x29\0\0\0\0config-2   ");
+    image[510..512].copy_from_slice(&[0x55, 0xaa]);
+    image
+}
+
+/// The units for the hostname, the attributes and the SSH keys have no right to mount.
+#[test]
+fn the_error_about_a_fat_drive_that_is_not_mounted_names_the_unit_that_mounts_and_the_reason() {
+    let machine = FakeMachine::unmountable(Some(OWN), Errno::EPERM);
+    machine.device("vdb", fat());
+    let expected = format!(
+        "reading config drive /dev/vdb: reading vfat, which of the units only glowplug-network-kargs may mount: {}",
+        io::Error::from(Errno::EPERM)
+    );
+    assert_eq!(machine.error(), expected);
+}
+
 #[test]
 fn a_drive_that_is_read_in_process_is_not_mounted() {
     let machine = FakeMachine::without_sleep(Some(OWN));
