@@ -3,7 +3,7 @@
 //!
 //! [`plan()`] makes all decisions and writes nothing; [`apply()`] writes the result. A plan has these steps:
 //!
-//! 1. Do nothing if a user has configured the network at the boot loader.
+//! 1. Do nothing if kernel arguments of the boot loader or of the image configure the network.
 //! 2. Decide whether the machine runs on KubeVirt.
 //! 3. Find the drive.
 //! 4. Read the network document of the drive.

@@ -42,6 +42,9 @@ pub struct NetworkConfig {
     uses: Vec<Uses>,
     /// Name servers and search domains of the whole machine.
     pub dns: Dns,
+    /// Names that the NICs with these MAC addresses get without the document, for example by `ifname=` at the boot
+    /// loader. The last name of a NIC applies. No other link may get one of these names.
+    pub given_names: Vec<(InterfaceName, MacAddr)>,
 }
 
 /// Name servers and search domains.
@@ -256,7 +259,7 @@ impl NetworkConfig {
         let contradictions = contradictions(&links);
         if contradictions.is_empty() {
             let uses = uses(&links);
-            Ok(Self { links, uses, dns: Dns::default() })
+            Ok(Self { links, uses, ..Self::default() })
         } else {
             Err(contradictions)
         }
@@ -278,6 +281,12 @@ impl NetworkConfig {
     #[must_use]
     pub fn link(&self, index: LinkIndex) -> &Link {
         &self.links[index.0]
+    }
+
+    /// The name that the NIC with this MAC address gets without the document.
+    pub(crate) fn given_name(&self, mac_address: MacAddr) -> Option<InterfaceName> {
+        let given = self.given_names.iter().rev().find(|(_, of)| *of == mac_address);
+        given.map(|(name, _)| *name)
     }
 
     /// The bond or the bridge that has this link as a member; `None` when there is no such bond or bridge.

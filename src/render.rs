@@ -107,6 +107,15 @@ fn name_vlans(
 // === impl Taken ===
 
 impl Taken {
+    /// Takes the names that NICs get without the document.
+    fn of(config: &NetworkConfig) -> Self {
+        let mut taken = Self::default();
+        for (name, _) in &config.given_names {
+            _ = taken.take(*name);
+        }
+        taken
+    }
+
     /// Takes the name and returns it; `None` when another link has the name.
     fn take(&mut self, name: InterfaceName) -> Option<InterfaceName> {
         self.names.insert(name).then_some(name)

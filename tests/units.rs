@@ -231,6 +231,26 @@ fn the_module_adds_nothing_to_the_image_of_a_crash_kernel_and_does_not_fail_its_
     assert_eq!((output.status.code(), stdout.as_str(), stderr.as_str()), (Some(0), "255\n", ""));
 }
 
+/// dracut writes these arguments to `/etc/cmdline.d/01-default.conf` of the image.
+#[test]
+fn the_module_warns_if_the_arguments_of_the_image_configure_the_network() {
+    let script = format!(". {MODULE}/module-setup.sh; dwarn() {{ echo \"$@\"; }}; _glowplug_arguments");
+    let warned = |arguments: &str| {
+        let output =
+            Command::new("/bin/bash").args(["-ec", &script]).env("kernel_cmdline", arguments).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let warning = "glowplug: kernel_cmdline configures the network, so no machine gets the network of its drive: set the \
+                   default arguments with GLOWPLUG_NETWORK_KARGS_DEFAULT\n";
+    for arguments in ["ip=dhcp", "quiet rd.neednet=1 ip=auto", "vlan=a.5:a"] {
+        assert_eq!(warned(arguments), warning, "{arguments}");
+    }
+    for arguments in ["", "quiet", "rd.neednet=1 nameserver=9.9.9.9", "zip=1"] {
+        assert_eq!(warned(arguments), "", "{arguments}");
+    }
+}
+
 /// The limits are in tenths of the exposure that `systemd-analyze security` prints. SECURITY.md has the same figures.
 #[test]
 fn the_exposure_of_each_unit_is_at_most_its_limit() {

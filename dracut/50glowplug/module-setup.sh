@@ -153,6 +153,15 @@ _glowplug_default() {
     fi
 }
 
+# Warns if the arguments that dracut's configuration adds to every image configure the network: glowplug would ignore all
+# drives.
+_glowplug_arguments() {
+    if [[ " ${kernel_cmdline-}" =~ [[:space:]](ip|bond|vlan|bridge|team)= ]]; then
+        dwarn "glowplug: kernel_cmdline configures the network, so no machine gets the network of its drive:" \
+            "set the default arguments with $_glowplug_variable"
+    fi
+}
+
 # Disables a unit of afterburn for machines on KubeVirt. The drop-in has no effect if the image does not have the unit.
 _glowplug_stand_back() {
     inst_simple "$moddir/$1.conf" "$systemdsystemunitdir/$1.service.d/50-glowplug.conf" || exit 1
@@ -187,6 +196,7 @@ install() {
     # Install the drop-ins of the distribution, too.
     inst_multiple -o "$systemdsystemunitdir/$_glowplug_unit.d/*.conf" "$systemdsystemconfdir/$_glowplug_unit.d/*.conf"
     _glowplug_default
+    _glowplug_arguments
     case $renderer in
         network-manager) _glowplug_network_manager ;;
         systemd-networkd) _glowplug_networkd ;;

@@ -1,14 +1,116 @@
-//! Parses the kernel command line.
+//! Parses the kernel command line, and the other files from which dracut reads kernel arguments.
 
 use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::{fs, str};
+
+use pnet_base::MacAddr;
+
+use crate::network::{InterfaceName, parse_mac_address};
 
 /// Words of a kernel command line. As in the kernel, blanks separate words, except between double quotes.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct CommandLine {
     words: Vec<String>,
     length: usize,
+}
+
+/// Every kernel argument that dracut reads: the function `getcmdline` of
+/// `dracut-ng/dracut:modules.d/80base/dracut-lib.sh`. dracut joins its files, so an `ip=` of the image counts as much as
+/// an `ip=` of the boot loader, and no later argument cancels it.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub(super) struct Arguments {
+    /// The kernel command line, the only source of the platform and of the options of glowplug.
+    pub(super) command_line: CommandLine,
+    /// The path of each file below the root, and its arguments, in the order in which dracut reads them.
+    sources: Vec<(String, CommandLine)>,
+}
+
+/// Path of the kernel command line, below a root.
+const COMMAND_LINE: &str = "proc/cmdline";
+
+/// Lists the files of a directory that dracut reads, by their paths below the root: those that match `*.conf`. The list
+/// is empty when there is no such directory.
+fn fragments(root: &Path, directory: &str) -> io::Result<Vec<String>> {
+    let entries = match fs::read_dir(root.join(directory)) {
+        Err(e) if is_absence(&e) => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let mut files = Vec::new();
+    for entry in entries {
+        let name = entry?.file_name();
+        let name = name.to_string_lossy();
+        if name.ends_with(".conf") && !name.starts_with('.') {
+            files.push(format!("{directory}/{name}"));
+        }
+    }
+    files.sort_unstable();
+    Ok(files)
+}
+
+/// Returns whether the error shows that there is no such file.
+fn is_absence(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
+}
+
+// === impl Arguments ===
+
+impl Arguments {
+    /// Reads all files below a root, except for the file `own`, which has the arguments of an earlier run.
+    ///
+    /// # Errors
+    ///
+    /// The error of the system call for a file that exists, with its path.
+    pub(super) fn read_from(root: &Path, own: &str) -> io::Result<Self> {
+        let mut files = fragments(root, "etc/cmdline.d")?;
+        files.extend(["etc/cmdline", COMMAND_LINE].map(str::to_owned));
+        // Only newer versions of dracut read this directory. Other versions do not make it.
+        files.extend(fragments(root, "run/initramfs/cmdline.d")?);
+        files.retain(|file| file != own);
+        let mut arguments = Self::default();
+        for file in files {
+            let read = CommandLine::read(&root.join(&file));
+            let line = read.map_err(|e| io::Error::new(e.kind(), format!("/{file}: {e}")))?;
+            if file == COMMAND_LINE {
+                arguments.command_line = line.clone();
+            }
+            arguments.sources.push((file, line));
+        }
+        Ok(arguments)
+    }
+
+    /// Returns the reason not to configure the network: the first argument that configures an interface, and its file.
+    pub(super) fn configures_network(&self) -> Option<String> {
+        self.sources.iter().find_map(|(file, line)| {
+            let argument = line.configures_network()?;
+            Some(if file == COMMAND_LINE {
+                format!("the kernel command line configures the network with {argument}")
+            } else {
+                format!("/{file} configures the network with {argument}")
+            })
+        })
+    }
+
+    /// Returns the names that `ifname=` gives to NICs, in the order in which dracut reads them. A name that glowplug could
+    /// not write is left out.
+    pub(super) fn given_names(&self) -> Vec<(InterfaceName, MacAddr)> {
+        let mut names = Vec::new();
+        for (_, line) in &self.sources {
+            for word in &line.words {
+                if let Some((name, mac_address)) = word.strip_prefix("ifname=").and_then(|value| value.split_once(':'))
+                    && let (Ok(name), Some(mac_address)) = (name.parse(), parse_mac_address(mac_address))
+                {
+                    names.push((name, mac_address));
+                }
+            }
+        }
+        names
+    }
+
+    /// Length of all files together, in bytes.
+    pub(super) fn length(&self) -> usize {
+        self.sources.iter().map(|(_, line)| line.length).sum()
+    }
 }
 
 // === impl CommandLine ===
@@ -20,9 +122,14 @@ impl CommandLine {
     ///
     /// The error of the system call, if the file exists.
     pub fn read_from(root: &Path) -> io::Result<Self> {
-        match fs::read(root.join("proc/cmdline")) {
+        Self::read(&root.join(COMMAND_LINE))
+    }
+
+    /// Reads a file. If the file does not exist, there are no words.
+    fn read(path: &Path) -> io::Result<Self> {
+        match fs::read(path) {
             Ok(bytes) => Ok(Self::parse(&String::from_utf8_lossy(&bytes))),
-            Err(e) if e.kind() == ErrorKind::NotFound => Ok(Self::default()),
+            Err(e) if is_absence(&e) => Ok(Self::default()),
             Err(e) => Err(e),
         }
     }
@@ -126,5 +233,31 @@ mod tests {
         {
             assert_eq!(configures(line), None, "{line}");
         }
+    }
+
+    #[test]
+    fn all_files_of_dracut_are_read_in_its_order_except_for_our_own() {
+        let root = tempfile::tempdir().unwrap();
+        for (path, line) in [
+            ("run/initramfs/cmdline.d/a.conf", "ifname=e:52:54:00:00:00:05"),
+            ("proc/cmdline", "glowplug.debug ifname=d:52:54:00:00:00:04\n"),
+            ("etc/cmdline", "ifname=c:52:54:00:00:00:03"),
+            ("etc/cmdline.d/10-b.conf", "glowplug.wait=5\nifname=b:52-54-00-00-00-02"),
+            ("etc/cmdline.d/01-a.conf", "ifname=a:52:54:00:00:00:01 ifname=no ifname=x/y:52:54:00:00:00:01"),
+            ("etc/cmdline.d/.hidden.conf", "ifname=f:52:54:00:00:00:06"),
+            ("etc/cmdline.d/README", "ifname=g:52:54:00:00:00:07"),
+            ("etc/cmdline.d/50-own.conf", "ifname=h:52:54:00:00:00:08 ip=dhcp"),
+        ] {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, line).unwrap();
+        }
+        let arguments = Arguments::read_from(root.path(), "etc/cmdline.d/50-own.conf").unwrap();
+        let names = arguments.given_names().into_iter().map(|(name, mac)| format!("{name} {mac}")).collect::<Vec<_>>();
+        let expected = ["a 52:54:00:00:00:01", "b 52:54:00:00:00:02", "c 52:54:00:00:00:03", "d 52:54:00:00:00:04"];
+        assert_eq!(names, [&expected[..], &["e 52:54:00:00:00:05"]].concat());
+        assert_eq!(arguments.configures_network(), None);
+        let line = &arguments.command_line;
+        assert_eq!((line.has_switch("glowplug.debug"), line.value("glowplug.wait")), (true, None));
     }
 }

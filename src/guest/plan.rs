@@ -3,13 +3,12 @@
 mod find;
 
 use std::fmt;
-use std::fs;
 use std::str::FromStr;
 
 use slog::{Logger, debug, error, info, warn};
 
 use super::attributes::{self, Attributes};
-use super::command_line::CommandLine;
+use super::command_line::{Arguments, CommandLine};
 use super::options::{DefaultValue, OnError, Options, Source, Wait};
 use super::platform::{Platform, Selection};
 use super::report::{Document, LinkReport, Outcome, Report, WrittenFile};
@@ -68,6 +67,8 @@ struct Planner<'a> {
     meta_data: Option<MetaData>,
     /// The network and how the output identifies its links; `None` until the network has been rendered.
     network: Option<(NetworkConfig, Vec<Device>)>,
+    /// Kernel arguments of the boot loader and of the image, without those of an earlier run.
+    arguments: Arguments,
     /// Diagnostics about networks that the run does not read, on its drive and on other drives.
     other_networks: Vec<Diagnostic>,
     log: &'a Logger,
@@ -88,12 +89,12 @@ enum Stop {
 /// One sentence with the reason why the drive cannot be read.
 pub fn machine_data(options: &Options, system: &dyn System, log: &Logger) -> Result<Option<MachineData>, String> {
     let mut planner = Planner::new(options, system, log);
-    let decided = planner.command_line().and_then(|line| {
-        let platform = planner.platform(&line)?;
+    let decided = planner.read_arguments().and_then(|()| {
+        let platform = planner.platform()?;
         // An invalid option affects the network only, so its error is ignored here. `glowplug.wait=` applies only to
         // the unit that configures the network: later units do not wait for the drive.
-        let _ = planner.override_options(&line);
-        planner.read(platform, &line)
+        let _ = planner.override_options();
+        planner.read(platform)
     });
     match (decided, planner.conclude()) {
         // Errors of the network do not matter here: the unit that configures the network reports them.
@@ -132,17 +133,15 @@ impl fmt::Display for Output {
 
 impl<'a> Planner<'a> {
     fn new(options: &Options, system: &'a dyn System, log: &'a Logger) -> Self {
-        let (report, other_networks) = (Report::default(), Vec::new());
-        Self { options: options.clone(), report, meta_data: None, network: None, other_networks, log, system }
+        let (report, arguments, other_networks) = (Report::default(), Arguments::default(), Vec::new());
+        let options = options.clone();
+        Self { options, report, meta_data: None, network: None, arguments, other_networks, log, system }
     }
 
     fn run(mut self) -> Plan {
-        let decided = self.command_line().and_then(|command_line| {
-            if let Some(argument) = command_line.configures_network() {
-                let reason = format!("the kernel command line configures the network with {argument}");
-                return Err(Stop::NothingToDo(reason));
-            }
-            self.decide(&command_line)
+        let decided = self.read_arguments().and_then(|()| match self.arguments.configures_network() {
+            Some(reason) => Err(Stop::NothingToDo(reason)),
+            None => self.decide(),
         });
         let output = match decided {
             Ok(output) => {
@@ -178,17 +177,17 @@ impl<'a> Planner<'a> {
         Plan { report: self.report, output }
     }
 
-    fn decide(&mut self, command_line: &CommandLine) -> Result<Output, Stop> {
-        let platform = self.platform(command_line)?;
-        self.override_wait(command_line)?;
-        self.override_options(command_line)?;
-        self.read(platform, command_line)
+    fn decide(&mut self) -> Result<Output, Stop> {
+        let platform = self.platform()?;
+        self.override_wait()?;
+        self.override_options()?;
+        self.read(platform)
     }
 
-    fn read(&mut self, platform: Platform, command_line: &CommandLine) -> Result<Output, Stop> {
+    fn read(&mut self, platform: Platform) -> Result<Output, Stop> {
         #[cfg(feature = "vmware")]
         if let Source::Property(value) = self.options.source.clone() {
-            return self.property(value, command_line);
+            return self.property(value);
         }
         let found = self.find(platform)?;
         self.report.drive = found.drive;
@@ -199,14 +198,14 @@ impl<'a> Planner<'a> {
             return Err(Stop::Default("the drive has no network configuration".to_owned()));
         };
         let output = self.render(&document)?;
-        self.within_limits(output, &document.path, command_line)
+        self.within_limits(output, &document.path)
     }
 
     /// Returns the output of a document, or an error if all kernel arguments together would be too long.
-    fn within_limits(&mut self, output: Output, document: &str, command_line: &CommandLine) -> Result<Output, Stop> {
+    fn within_limits(&mut self, output: Output, document: &str) -> Result<Output, Stop> {
         self.report.reason = format!("by {document}");
         let length = output.line.as_ref().map_or(0, String::len);
-        let already = command_line.length() + self.other_fragments();
+        let already = self.arguments.length();
         if length > 0 && already + length > MAX_ALL_ARGUMENTS {
             let reason = format!(
                 "kernel arguments: {length} bytes in addition to {already} existing bytes, expected at most {MAX_ALL_ARGUMENTS}"
@@ -218,7 +217,7 @@ impl<'a> Planner<'a> {
 
     /// Reads the kernel arguments from a property of the machine.
     #[cfg(feature = "vmware")]
-    fn property(&mut self, value: Result<Option<Vec<u8>>, String>, command_line: &CommandLine) -> Result<Output, Stop> {
+    fn property(&mut self, value: Result<Option<Vec<u8>>, String>) -> Result<Output, Stop> {
         let name = vmware::PROPERTY;
         let value = value.map_err(|e| Stop::Refused(format!("reading {name}: {e}")))?;
         let Some(bytes) = value else { return Err(Stop::Default(format!("{name} is not set"))) };
@@ -230,7 +229,7 @@ impl<'a> Planner<'a> {
         let Some(line) = line else {
             return Err(Stop::Refused(format!("{name}: {errors} {}", plural(errors, "error", "errors"))));
         };
-        self.within_limits(Output { line: Some(line), files: Vec::new() }, name, command_line)
+        self.within_limits(Output { line: Some(line), files: Vec::new() }, name)
     }
 
     /// Collects the data about the machine, even if its network is invalid. `None` when no drive was read.
@@ -251,28 +250,30 @@ impl<'a> Planner<'a> {
     }
 
     /// Whether this is a dry run whose input is not a config drive of this machine. Such a run does not read the kernel
-    /// command line and the NICs of this machine.
+    /// arguments and the NICs of this machine.
     fn looks_elsewhere(&self) -> bool {
         self.options.dry_run && self.options.source != Source::Machine
     }
 
-    fn command_line(&self) -> Result<CommandLine, Stop> {
-        if self.looks_elsewhere() {
-            return Ok(CommandLine::default());
+    fn read_arguments(&mut self) -> Result<(), Stop> {
+        if !self.looks_elsewhere() {
+            let read = Arguments::read_from(&self.options.root, FRAGMENT);
+            self.arguments = read.map_err(|e| Stop::Refused(format!("reading {e}")))?;
         }
-        CommandLine::read_from(&self.options.root).map_err(|e| Stop::Refused(format!("reading /proc/cmdline: {e}")))
+        Ok(())
     }
 
     /// Takes the time to wait from the kernel command line, if it is set there.
-    fn override_wait(&mut self, command_line: &CommandLine) -> Result<(), Stop> {
-        if let Some(wait) = option_of::<Wait>(command_line, "glowplug.wait")? {
+    fn override_wait(&mut self) -> Result<(), Stop> {
+        if let Some(wait) = option_of::<Wait>(&self.arguments.command_line, "glowplug.wait")? {
             self.options.wait = wait.into();
         }
         Ok(())
     }
 
     /// Takes the other options from the kernel command line, where a user can set them at the boot loader.
-    fn override_options(&mut self, command_line: &CommandLine) -> Result<(), Stop> {
+    fn override_options(&mut self) -> Result<(), Stop> {
+        let command_line = &self.arguments.command_line;
         self.options.any_drive |= command_line.has_switch("glowplug.any-drive");
         if let Some(on_error) = option_of(command_line, "glowplug.on-error")? {
             self.options.on_error = on_error;
@@ -285,13 +286,13 @@ impl<'a> Planner<'a> {
 
     /// Decides the platform. Returns an error if the platform is not KubeVirt, with two exceptions: the source is a
     /// property, or the platform is unknown and the drive may still decide it.
-    fn platform(&mut self, command_line: &CommandLine) -> Result<Platform, Stop> {
+    fn platform(&mut self) -> Result<Platform, Stop> {
         let platform = match &self.options.selection {
             // The kernel command line and DMI describe this machine, not the machine of the named drive.
             Selection::CommandLine | Selection::Detect if self.looks_elsewhere() => {
                 Platform::kubevirt("the drive was named")
             }
-            selection => Platform::of(selection, command_line, &self.options.root),
+            selection => Platform::of(selection, &self.arguments.command_line, &self.options.root),
         };
         debug!(self.log, "decided the platform"; "platform" => platform.id.as_deref().unwrap_or("unknown"),
             "reason" => &platform.reason);
@@ -337,6 +338,7 @@ impl<'a> Planner<'a> {
             Meaning::Unconfigured => Err(Stop::Default(format!("{} configures nothing", document.path))),
             Meaning::Network(mut network) => {
                 self.leave_out_absent(&mut network, diagnostics);
+                network.given_names = self.arguments.given_names();
                 let (mut output, devices) = self.output(&network, diagnostics);
                 if output == Output::default() && network.states_no_addresses() {
                     return Err(Stop::NothingToDo(format!("{} requests no addresses", document.path)));
@@ -418,18 +420,6 @@ impl<'a> Planner<'a> {
         self.report.outcome = Outcome::Default;
         self.report.reason = reason;
         Output { line, files: Vec::new() }
-    }
-
-    fn other_fragments(&self) -> usize {
-        if self.looks_elsewhere() {
-            return 0;
-        }
-        let own = self.options.root.join(FRAGMENT);
-        let Some(entries) = own.parent().and_then(|directory| fs::read_dir(directory).ok()) else { return 0 };
-        let others = entries.flatten().filter(|entry| {
-            entry.path() != own && entry.path().extension().is_some_and(|extension| extension == "conf")
-        });
-        others.filter_map(|entry| usize::try_from(entry.metadata().ok()?.len()).ok()).sum()
     }
 
     fn log_outcome(&self) {

@@ -7,7 +7,8 @@ use crate::network::{InterfaceName, LinkIndex, LinkKind, NetworkConfig, Nic};
 pub(super) struct DeviceNames {
     /// How the files identify each link.
     pub(super) devices: Vec<Device>,
-    /// Name that each NIC gets from udev or `ifname=`, in the order of the links; `None` keeps the name.
+    /// Name that each NIC gets from udev or `ifname=`, in the order of the links; `None` keeps the name. The name may
+    /// come from an `ifname=` of the boot loader or of the image.
     pub(super) set_names: Vec<Option<InterfaceName>>,
 }
 
@@ -28,7 +29,7 @@ impl DeviceNames {
     /// A NIC that is identified by its MAC address gets the name from the document, as with cloud-init. A name that the
     /// kernel itself assigns is refused: a NIC that appears later may get the same name.
     pub(super) fn assign(config: &NetworkConfig, naming: Naming, diagnostics: &mut Diagnostics) -> Self {
-        let mut taken = Taken::default();
+        let mut taken = Taken::of(config);
         for link in config.links() {
             if let LinkKind::Nic(Nic::Name(name)) | LinkKind::Bond { name, .. } | LinkKind::Bridge { name, .. } =
                 &link.kind
@@ -47,10 +48,18 @@ impl DeviceNames {
                 _ => (None, true),
             };
             let may_be = |name: &&InterfaceName| may_be && !name.is_kernels_own();
-            let given = requested.filter(|name| may_be(name) && taken.take(**name).is_some()).copied();
-            if let Some(requested) = requested.filter(|_| given.is_none()) {
-                let expected = "a free name, not one like eth0, for a NIC that is not matched by name";
-                diagnostics.push(Diagnostic::warning(&link.name_path, "name that cannot be set", requested, expected));
+            let already = match &link.kind {
+                LinkKind::Nic(Nic::MacAddress { mac_address, .. }) => config.given_name(*mac_address),
+                _ => None,
+            };
+            let take = || requested.filter(|name| may_be(name) && taken.take(**name).is_some()).copied();
+            let given = already.or_else(take);
+            if let Some(requested) = requested.filter(|requested| given != Some(**requested)) {
+                let expected = match already {
+                    Some(name) => format!("{name}, the name from ifname="),
+                    None => "a free name, not one like eth0, for a NIC that is not matched by name".to_owned(),
+                };
+                diagnostics.push(Diagnostic::warning(&link.name_path, "name that cannot be set", requested, &expected));
             }
             known_as.push(given);
         }

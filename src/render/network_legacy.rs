@@ -46,6 +46,7 @@ fn with_links(config: &NetworkConfig, links: Vec<Link>) -> NetworkConfig {
     // The references between the links are unchanged, so there is no new contradiction.
     let mut reduced = NetworkConfig::new(links).unwrap_or_default();
     reduced.dns = config.dns.clone();
+    reduced.given_names = config.given_names.clone();
     reduced
 }
 

@@ -160,11 +160,13 @@ fn list(patterns: &[Pattern]) -> String {
 // === impl Render ===
 
 impl Render<'_, '_> {
-    /// Returns the kernel arguments that name NICs, as one line.
+    /// Returns the kernel arguments that name NICs, as one line. A NIC that has its name already needs none.
     fn line(&self) -> String {
         let links = self.config.links().iter().zip(&self.names.set_names);
         let named = links.filter_map(|(link, name)| match link.kind {
-            LinkKind::Nic(Nic::MacAddress { mac_address, .. }) => Some(Karg::Ifname { name: (*name)?, mac_address }),
+            LinkKind::Nic(Nic::MacAddress { mac_address, .. }) if self.config.given_name(mac_address).is_none() => {
+                Some(Karg::Ifname { name: (*name)?, mac_address })
+            }
             _ => None,
         });
         named.map(|karg| karg.to_string()).collect::<Vec<_>>().join(" ")

@@ -213,6 +213,41 @@ fn arguments_that_configure_no_nic_do_not_stop_the_program() {
     assert_eq!(machine.fragment().as_deref(), Some(HYPERSHIFT_LINE));
 }
 
+/// dracut joins the arguments of its files, so NetworkManager would use both networks.
+#[test]
+fn a_network_in_a_file_of_the_image_takes_precedence_over_the_document() {
+    for file in ["etc/cmdline.d/01-default.conf", "etc/cmdline", "run/initramfs/cmdline.d/a.conf"] {
+        let machine = FakeMachine::kubevirt().with(file, "rd.neednet=1\nip=dhcp\n").with_disk("vdb", hypershift());
+        assert_eq!(machine.network_kargs(&["--default-value", "ip=auto"]).code, Some(0));
+        assert_eq!(machine.fragment(), None);
+        let reason = format!("/{file} configures the network with ip=dhcp");
+        assert_eq!(recorded(&machine), ("nothing-to-do".to_owned(), reason));
+    }
+}
+
+/// The default of the distribution is a setting of the unit, and is written to the same file as the network of a drive.
+#[test]
+fn the_default_arguments_of_an_earlier_run_do_not_keep_the_next_run_from_using_a_drive() {
+    let machine = FakeMachine::kubevirt();
+    assert_eq!(machine.network_kargs(&["--wait", "0", "--default-value", "ip=auto"]).code, Some(0));
+    assert_eq!(machine.fragment().as_deref(), Some("ip=auto\n"));
+    let machine = machine.with_disk("vdb", hypershift());
+    assert_eq!(machine.network_kargs(&["--default-value", "ip=auto"]).code, Some(0));
+    assert_eq!(machine.fragment().as_deref(), Some(HYPERSHIFT_LINE));
+}
+
+#[test]
+fn a_nic_that_the_boot_loader_or_the_image_names_keeps_this_name() {
+    let document = "version: 2\nethernets: {a: {match: {macaddress: '52:54:00:aa:00:01'}}}\n\
+                    vlans: {v: {id: 5, link: a, addresses: [10.0.0.5/24]}}\n";
+    for file in ["proc/cmdline", "etc/cmdline.d/01-default.conf"] {
+        let (machine, drive) = (FakeMachine::kubevirt().with(file, "ifname=lan0:52:54:00:AA:00:01\n"), drive(document));
+        let path = drive.path("");
+        assert_eq!(machine.network_kargs(&["--config-drive", path.to_str().unwrap()]).code, Some(0));
+        assert_eq!(machine.fragment().as_deref(), Some("vlan=lan0.5:lan0 ip=10.0.0.5:::24::lan0.5:none\n"));
+    }
+}
+
 #[test]
 fn a_machine_of_another_platform_gets_no_network_configuration() {
     let machine =

@@ -3,7 +3,8 @@
 //! If the document has the MAC address of a NIC, every argument identifies the NIC by this address: the name that the
 //! kernel gives the NIC is not known. But `vlan=` and a bond's `primary` accept only names, and NetworkManager makes
 //! two profiles for a NIC with two names. So a NIC that needs a name gets a name from `ifname=`, and every argument
-//! uses this name.
+//! uses this name. If the boot loader or the image already names the NIC by `ifname=`, every argument uses that name:
+//! with a second `ifname=`, dracut would give the NIC one of the two names.
 //!
 //! In network-legacy the members of bonds, the ports of bridges and the NIC of a route need names, too.
 
@@ -19,7 +20,7 @@ pub(super) struct DeviceNames {
     /// How every argument identifies each link. A NIC with a known MAC address has a name only if an argument needs a
     /// name.
     pub(super) devices: Vec<Device>,
-    /// NICs that get a name from `ifname=`, in the order of the document.
+    /// NICs that get a name from our own `ifname=`, in the order of the document.
     pub(super) ties: Vec<(InterfaceName, MacAddr)>,
 }
 
@@ -27,7 +28,7 @@ pub(super) struct DeviceNames {
 
 impl DeviceNames {
     pub(super) fn assign(config: &NetworkConfig, program: Program) -> Self {
-        let mut taken = Taken::default();
+        let mut taken = Taken::of(config);
         let mut primaries = BTreeSet::new();
         for link in config.links() {
             match &link.kind {
@@ -51,9 +52,12 @@ impl DeviceNames {
                         || (program == Program::NetworkLegacy
                             && (config.controller_of(index).is_some() || has_route_argument(link))) =>
                 {
-                    let requested = (*name).filter(may_be_given);
-                    let name = requested.and_then(|name| taken.take(name)).unwrap_or_else(|| taken.number(""));
-                    ties.push((name, *mac_address));
+                    let name = config.given_name(*mac_address).unwrap_or_else(|| {
+                        let requested = (*name).filter(may_be_given);
+                        let name = requested.and_then(|name| taken.take(name)).unwrap_or_else(|| taken.number(""));
+                        ties.push((name, *mac_address));
+                        name
+                    });
                     Some(Device::Name(name))
                 }
                 LinkKind::Nic(Nic::MacAddress { mac_address, .. }) => Some(Device::MacAddress(*mac_address)),

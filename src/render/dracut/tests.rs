@@ -484,6 +484,29 @@ renders_for! {
         => "ifname=kv0:52:54:00:12:34:01 ip=10.0.0.5::10.0.0.1:24::kv0:none", 1;
 }
 
+/// With a second `ifname=` for a NIC, dracut gives the NIC one of the two names, and no argument applies to the other.
+#[test]
+fn a_nic_that_is_already_named_has_this_name_where_it_needs_a_name() {
+    let lines = |given: &[(&str, u8)]| {
+        let links = vec![nic_with_name(1, "wan"), vlan(0, 5, None).v4("10.0.0.5/24"), nic(2), vlan(2, 6, None).dhcp()];
+        let mut config = NetworkConfig::new(links).unwrap();
+        config.given_names = given.iter().map(|(text, number)| (text.parse().unwrap(), mac(*number))).collect();
+        [render, network_legacy::render].map(|render| render(&config, &mut Diagnostics::default()).line)
+    };
+    let second = "ifname=kv0:52:54:00:12:34:02";
+    let all = format!(
+        "ifname=wan:52:54:00:12:34:01 {second} vlan=wan.5:wan vlan=kv0.6:kv0 ip=10.0.0.5:::24::wan.5:none ip=kv0.6:dhcp"
+    );
+    assert_eq!(lines(&[("lan0", 3)]), [all.clone(), all]);
+    let named = format!("{second} vlan=lan0.5:lan0 vlan=kv0.6:kv0 ip=10.0.0.5:::24::lan0.5:none ip=kv0.6:dhcp");
+    // dracut gives a NIC the last of its names.
+    assert_eq!(lines(&[("lan1", 1), ("lan0", 1)]), [named.clone(), named]);
+    // No other NIC gets a name that is taken.
+    let taken = "ifname=kv1:52:54:00:12:34:01 ifname=kv2:52:54:00:12:34:02 vlan=kv1.5:kv1 vlan=kv2.6:kv2 \
+                 ip=10.0.0.5:::24::kv1.5:none ip=kv2.6:dhcp";
+    assert_eq!(lines(&[("wan", 3), ("kv0", 4)]), [taken, taken]);
+}
+
 #[test]
 fn settings_that_network_legacy_cannot_express_are_reported() {
     let nic = nic(1).v4("10.0.0.5/24").v6("2001:db8::5/64").dynamic(Ipv6Dynamic::Slaac).on_link("2001:db8:1::/64");

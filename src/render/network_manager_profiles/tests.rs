@@ -222,6 +222,20 @@ fn the_ipv6_method_follows_from_the_settings_of_the_link() {
 }
 
 #[test]
+fn a_nic_that_is_already_named_gets_no_second_name_and_its_vlan_is_named_after_it() {
+    let nic = LinkKind::Nic(Nic::MacAddress { mac_address: mac(1), name: Some(name("wan0")) });
+    let vlan = LinkKind::Vlan { name: None, parent: LinkIndex(0), id: 5_i64.try_into().unwrap() };
+    let mut config = NetworkConfig::new(vec![link(nic), with_ipv4(link(vlan), "10.0.0.5/24")]).unwrap();
+    let mut rendered = |given: &[InterfaceName]| {
+        config.given_names = given.iter().map(|name| (*name, mac(1))).collect();
+        let Rendered { line, devices, .. } = render(&config, &mut Diagnostics::default());
+        (line, devices[1].bare())
+    };
+    assert_eq!(rendered(&[]), ("ifname=wan0:52:54:00:12:34:01".to_owned(), "wan0.5".to_owned()));
+    assert_eq!(rendered(&[name("lan0")]), (String::new(), "lan0.5".to_owned()));
+}
+
+#[test]
 fn a_nic_has_the_same_uuid_in_every_document_and_its_second_entry_has_another_uuid() {
     let uuids = |links: Vec<Link>| {
         let config = NetworkConfig::new(links).unwrap();

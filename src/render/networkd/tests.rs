@@ -84,6 +84,20 @@ fn a_nic_without_settings_is_unmanaged() {
 }
 
 #[test]
+fn a_nic_that_is_already_named_keeps_this_name() {
+    let mut config = NetworkConfig::new(vec![nic_with_name(1, "wan0"), nic_with_name(2, "lan0")]).unwrap();
+    config.given_names = vec![(name("lan0"), mac(1))];
+    let mut diagnostics = Diagnostics::default();
+    let files = render(&config, &mut diagnostics).files;
+    let names: Vec<&str> =
+        files.iter().filter_map(|file| file.text.lines().find_map(|line| line.strip_prefix("Name="))).collect();
+    assert_eq!(names, ["lan0"]);
+    let diagnostics: Vec<String> = diagnostics.kept().iter().map(ToString::to_string).collect();
+    let already = "links[0].name: name that cannot be set \"wan0\", expected lan0, the name from ifname=";
+    assert_eq!(diagnostics, [already, &not_given("lan0")]);
+}
+
+#[test]
 fn a_nic_gets_the_name_from_the_document_unless_the_kernel_may_assign_it() {
     let (files, diagnostics) = rendered(vec![nic_with_name(1, "lan0"), nic_with_name(2, "eth1")]);
     let link = "[Match]\nPermanentMACAddress=52:54:00:12:34:01\n\n\
