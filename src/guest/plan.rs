@@ -67,6 +67,8 @@ struct Planner<'a> {
     meta_data: Option<MetaData>,
     /// The network and how the output identifies its links; `None` until the network has been rendered.
     network: Option<(NetworkConfig, Vec<Device>)>,
+    /// Whether the metadata of the drive decides something.
+    uses_metadata: bool,
     /// Kernel arguments of the boot loader and of the image, without those of an earlier run.
     arguments: Arguments,
     /// Diagnostics about networks that the run does not read, on its drive and on other drives.
@@ -88,7 +90,7 @@ enum Stop {
 ///
 /// One sentence with the reason why the drive cannot be read.
 pub fn machine_data(options: &Options, system: &dyn System, log: &Logger) -> Result<Option<MachineData>, String> {
-    let mut planner = Planner::new(options, system, log);
+    let mut planner = Planner { uses_metadata: true, ..Planner::new(options, system, log) };
     let decided = planner.read_arguments().and_then(|()| {
         let platform = planner.platform()?;
         // An invalid option affects the network only, so its error is ignored here. `glowplug.wait=` applies only to
@@ -135,7 +137,8 @@ impl<'a> Planner<'a> {
     fn new(options: &Options, system: &'a dyn System, log: &'a Logger) -> Self {
         let (report, arguments, other_networks) = (Report::default(), Arguments::default(), Vec::new());
         let options = options.clone();
-        Self { options, report, meta_data: None, network: None, arguments, other_networks, log, system }
+        let (meta_data, network, uses_metadata) = (None, None, false);
+        Self { options, report, meta_data, network, uses_metadata, arguments, other_networks, log, system }
     }
 
     fn run(mut self) -> Plan {

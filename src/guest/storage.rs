@@ -35,7 +35,7 @@ use slog::{Logger, debug, info, warn};
 use super::system::System;
 use crate::drive::{ConfigDrive, ReadError, Volume};
 use crate::formats::meta_data::MetaData;
-use candidate::{Candidate, OwnUuid};
+use candidate::{Candidate, OwnUuid, Which, ignored_meta_data};
 use error::List;
 use mount::{MountedDrive, reason_to_mount};
 use sysfs::{BLOCK_DEVICES, Sysfs, device_path};
@@ -56,6 +56,9 @@ pub struct Search<'a> {
     pub machine_known: bool,
     /// Whether to accept the drive of another machine if there is no better drive.
     pub any_drive: bool,
+    /// Whether the metadata decides something, such as the hostname or the SSH keys. If so, several drives agree only if
+    /// they also have the same metadata.
+    pub uses_metadata: bool,
     /// How long to wait for a drive after the drivers are loaded.
     pub wait: Duration,
     /// Time between two scans of the devices, such as [`Search::POLL`].
@@ -71,7 +74,7 @@ pub struct Found {
     pub volume: Volume,
     /// Documents of the drive; `None` when the drive has no known layout.
     pub drive: Option<ConfigDrive>,
-    /// Metadata of the drive; empty when the metadata cannot be read.
+    /// Metadata of the drive; empty when the metadata cannot be read, or when equally good drives have other metadata.
     pub meta_data: MetaData,
     /// Time since the start of the search.
     pub waited: Duration,
@@ -119,7 +122,7 @@ fn with_network(seen: &Seen) -> Vec<PathBuf> {
     for (name, device) in seen {
         if let Device::Drive(drive) = device
             && drive.why != Why::NothingBetter
-            && matches!(drive.network(), Ok(Some(_)))
+            && matches!(drive.document(Which::Network), Ok(Some(_)))
         {
             drives.push(device_path(name));
         }
@@ -153,7 +156,8 @@ impl Search<'_> {
     /// On a machine of unknown platform, the search takes no drive that it would take only at the end of the wait.
     ///
     /// Several drives that disagree are an error at once if they have the uuid of the machine. Else they are an error
-    /// only if no better drive appears in time.
+    /// only if no better drive appears in time. Drives disagree if their networks differ, and with
+    /// [`Search::uses_metadata`] also if their metadata differs.
     ///
     /// # Errors
     ///
@@ -373,16 +377,30 @@ impl Search<'_> {
         let best = drives.iter().map(|(_, drive)| drive.why).min();
         drives.retain(|(_, drive)| Some(drive.why) == best);
         let Some((name, first)) = drives.first() else { return Ok(None) };
+        let mut ignored = None;
         if drives.len() > 1 {
             let devices: Vec<PathBuf> = drives.iter().map(|(name, _)| device_path(name)).collect();
-            if drives.iter().any(|(_, drive)| drive.network() != first.network()) {
-                return Err(SearchError::Ambiguous { devices });
+            let differ = |which| drives.iter().any(|(_, drive)| drive.document(which) != first.document(which));
+            if differ(Which::Network) {
+                return Err(SearchError::Ambiguous { devices, about: "network" });
+            }
+            // Without a network all drives agree, and one of them may be the drive of another machine, with the SSH keys of
+            // another owner.
+            let differ = differ(Which::MetaData);
+            if differ && self.uses_metadata {
+                return Err(SearchError::Ambiguous { devices, about: "metadata" });
             }
             info!(self.log, "several drives have the same network"; "devices" => %List(&devices));
+            if differ {
+                let reason = format!("the metadata differs on {}", List(&devices));
+                let expected = "one drive, or the same metadata on each";
+                ignored = Some(ignored_meta_data(&device_path(name), &reason, expected, self.log));
+            }
         }
         let name = (*name).clone();
         let Some(Device::Drive(drive)) = seen.remove(&name) else { return Ok(None) };
         let Candidate { volume, drive, meta_data, why, .. } = *drive;
+        let meta_data = ignored.unwrap_or(meta_data);
         let others = with_network(seen);
         let found = Found { device: device_path(&name), volume, drive, meta_data, waited, why, others };
         self.explain(seen, Some(&found));

@@ -109,6 +109,41 @@ fn without_the_file_of_the_unit_attributes_are_read_from_the_drive() {
 }
 
 #[test]
+fn commands_for_metadata_refuse_drives_that_differ_only_in_their_metadata() {
+    let image = fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/images/hypershift.iso")).unwrap();
+    // No checksum covers the files of the image.
+    let mut other = image.clone();
+    let at = image.windows(20).position(|bytes| bytes == br#""hostname":"worker-0"#).unwrap();
+    other[at + 12..at + 18].copy_from_slice(b"attack");
+    let machine = FakeMachine::kubevirt()
+        .with("etc/passwd", "core:x:0:0::/home/core:/bin/sh\n")
+        .with("home/core/.ssh/id", "")
+        .with_disk("vda", other)
+        .with_disk("vdb", image);
+    let out = machine.path("out");
+    let output = ["--wait=0", "--output", out.to_str().unwrap()];
+    let before = machine.files();
+    for arguments in [
+        &["metadata"][..],
+        &[&["attributes"], &output[..]].concat(),
+        &[&["hostname"], &output[..]].concat(),
+        &["ssh-keys", "--wait=0", "--user=core"],
+    ] {
+        let Run { code, stderr, .. } = machine.run(arguments);
+        let error = "<3>failed error=\"/dev/vda, /dev/vdb: config drives that disagree about the metadata, expected one drive \
+                     or the same metadata on each\"";
+        assert_eq!((code, stderr.lines().last()), (Some(1), Some(error)), "{arguments:?}");
+    }
+    assert_eq!(machine.files(), before);
+
+    assert_eq!(machine.network_kargs(&[]).code, Some(0));
+    let plan: serde_json::Value = serde_json::from_str(&machine.read("run/glowplug/plan.json").unwrap()).unwrap();
+    let of_network =
+        serde_json::json!({"ipv4": "192.168.1.100", "ipv6": "2620:0:860:2::10", "mac": "52:54:00:12:34:56"});
+    assert_eq!((&plan["outcome"], &plan["metadata"]), (&serde_json::json!("configured"), &of_network));
+}
+
+#[test]
 fn a_machine_of_another_platform_has_no_metadata() {
     let machine = FakeMachine::new();
     assert_eq!(printed(machine.run(&["metadata", "hostname"])), answer(1, ""));

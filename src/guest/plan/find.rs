@@ -92,6 +92,7 @@ impl Planner<'_> {
             log: self.log,
             machine_known: known,
             any_drive: self.options.any_drive,
+            uses_metadata: self.uses_metadata,
             wait: self.options.wait,
             poll: Search::POLL,
         };

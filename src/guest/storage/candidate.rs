@@ -54,14 +54,23 @@ pub(super) struct Candidate {
     pub(super) why: Why,
 }
 
+/// A document of a drive.
+#[derive(Clone, Copy)]
+pub(super) enum Which {
+    Network,
+    MetaData,
+}
+
+/// Returns the metadata of a drive whose metadata is not used. The reason is logged, and becomes a diagnostic.
+pub(super) fn ignored_meta_data(device: &Path, reason: &dyn fmt::Display, expected: &str, log: &Logger) -> MetaData {
+    warn!(log, "ignored the metadata of the drive"; "device" => %device.display(), "reason" => %reason);
+    let diagnostic = Diagnostic::without_value(Severity::Warning, "document", &reason.to_string(), expected);
+    MetaData { diagnostics: vec![diagnostic], ..MetaData::unread() }
+}
+
 /// Reads the metadata of a drive. An error is logged, and becomes a diagnostic of the metadata.
 pub(super) fn read_meta_data(drive: &ConfigDrive, device: &Path, log: &Logger) -> MetaData {
-    let ignored = |reason: &dyn fmt::Display| {
-        warn!(log, "ignored the metadata of the drive"; "device" => %device.display(), "reason" => %reason);
-        let expected = "a document that can be read";
-        let diagnostic = Diagnostic::without_value(Severity::Warning, "document", &reason.to_string(), expected);
-        MetaData { diagnostics: vec![diagnostic], ..MetaData::unread() }
-    };
+    let ignored = |reason| ignored_meta_data(device, reason, "a document that can be read", log);
     let document = match &drive.meta_data {
         Ok(Some(document)) => document,
         Ok(None) => return MetaData::default(),
@@ -102,10 +111,14 @@ impl OwnUuid {
 // === impl Candidate ===
 
 impl Candidate {
-    /// Returns the network document, or the error of reading it.
-    pub(super) fn network(&self) -> Result<Option<&[u8]>, String> {
+    /// Returns a document of the drive, or the error of reading it.
+    pub(super) fn document(&self, which: Which) -> Result<Option<&[u8]>, String> {
         let Some(drive) = &self.drive else { return Ok(None) };
-        let document = drive.network.as_ref().map_err(|e| Chain(e).to_string())?;
+        let document = match which {
+            Which::Network => &drive.network,
+            Which::MetaData => &drive.meta_data,
+        };
+        let document = document.as_ref().map_err(|e| Chain(e).to_string())?;
         Ok(document.as_ref().map(|document| document.bytes.as_slice()))
     }
 

@@ -40,10 +40,12 @@ pub enum SearchError {
         /// Uuid from the firmware, in lower case.
         own: String,
     },
-    /// Several drives are equally good, and their network documents differ.
+    /// Several drives are equally good, and differ.
     Ambiguous {
         /// Paths of the drives, such as `/dev/vdb`, sorted.
         devices: Vec<PathBuf>,
+        /// What differs: `network` or `metadata`.
+        about: &'static str,
     },
     /// The path from the command line is not a drive.
     NoDrive {
@@ -86,11 +88,11 @@ impl fmt::Display for SearchError {
                      use the drive with --any-drive or glowplug.any-drive"
                 )
             }
-            Self::Ambiguous { devices } => {
+            Self::Ambiguous { devices, about } => {
                 let devices = List(devices);
                 write!(
                     f,
-                    "{devices}: config drives that disagree about the network, expected one drive or the same network on each"
+                    "{devices}: config drives that disagree about the {about}, expected one drive or the same {about} on each"
                 )
             }
             Self::NoDrive { path } => write!(

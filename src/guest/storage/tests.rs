@@ -14,6 +14,7 @@ use tempfile::TempDir;
 use super::super::system::MockSystem;
 use super::sysfs::SMALL;
 use super::*;
+use crate::diagnostic::{Diagnostic, Severity};
 use crate::drive::{FileSystem, Layout};
 
 const OWN: &str = "6aa1c2f8-39e5-5b71-8d0f-2c5f3b8f7d10";
@@ -28,6 +29,7 @@ struct FakeMachine {
     lines: Arc<Mutex<Vec<String>>>,
     known: bool,
     any_drive: bool,
+    uses_metadata: bool,
 }
 
 /// Result of a search. `Found` may contain an error, so its values cannot be compared.
@@ -75,7 +77,7 @@ impl FakeMachine {
         let root = Arc::new(tempfile::tempdir().unwrap());
         let mut system = MockSystem::new();
         system.expect_now().return_const(Duration::from_secs(7));
-        let machine = Self { root, system, lines: Arc::default(), known: true, any_drive: false };
+        let machine = Self { root, system, lines: Arc::default(), known: true, any_drive: false, uses_metadata: false };
         if let Some(uuid) = uuid {
             machine.file("sys/class/dmi/id/product_uuid", format!("{uuid}\n"));
         }
@@ -125,6 +127,7 @@ impl FakeMachine {
             log: &log,
             machine_known: self.known,
             any_drive: self.any_drive,
+            uses_metadata: self.uses_metadata,
             wait: Duration::from_millis(100),
             poll: Search::POLL,
         };
@@ -621,9 +624,41 @@ fn drives_with_the_same_network_count_as_one_drive() {
     let machine = FakeMachine::new(None);
     machine.device("vdb", config_2("", "{}"));
     machine.device("sr0", config_2(OTHER, "{}"));
-    assert_eq!(machine.found(), Some(answer("/dev/sr0", OTHER, "{}", 0, Why::Shape)));
+    assert_eq!(machine.found(), Some(answer("/dev/sr0", "", "{}", 0, Why::Shape)));
     let line = "INFO several drives have the same network devices=/dev/sr0, /dev/vdb";
     assert_eq!(machine.lines()[0], line);
+}
+
+/// Stock capk writes a drive with user data and no network. A clone has such a drive, too.
+#[test]
+fn of_drives_with_different_metadata_none_decides_the_hostname_or_the_ssh_keys() {
+    let drive = |hostname: &str, network: &[(&str, &str)]| {
+        let meta_data = format!(r#"{{"instance_id":"{hostname}.clusters","hostname":"{hostname}"}}"#);
+        image("config-2", &[&[("openstack/latest/meta_data.json", meta_data.as_str())], network].concat())
+    };
+    for network in [&[][..], &[("openstack/latest/network_data.json", "{}")]] {
+        let mut machine = FakeMachine::new(None);
+        machine.device("vda", drive("evil", network));
+        machine.device("vdb", drive("worker-0", network));
+        let found = machine.run().unwrap().unwrap();
+        let problem = "the metadata differs on /dev/vda, /dev/vdb";
+        let diagnostics = vec![Diagnostic::without_value(
+            Severity::Warning,
+            "document",
+            problem,
+            "one drive, or the same metadata on each",
+        )];
+        assert_eq!(found.device, PathBuf::from("/dev/vda"));
+        assert_eq!(found.meta_data, MetaData { diagnostics, ..MetaData::unread() });
+
+        machine.uses_metadata = true;
+        let expected = "/dev/vda, /dev/vdb: config drives that disagree about the metadata, expected one drive or the same metadata on each";
+        machine.lines.lock().unwrap().clear();
+        assert_eq!((machine.error().as_str(), machine.lines()), (expected, Vec::new()));
+        machine.device("vda", drive("worker-0", network));
+        let found = machine.run().unwrap().unwrap();
+        assert_eq!(found.meta_data.hostname.as_deref(), Some("worker-0"));
+    }
 }
 
 #[test]
