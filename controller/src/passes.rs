@@ -282,6 +282,12 @@ impl Problem {
         }
     }
 
+    /// Whether the claim was rejected because the addresses that it can get are not open yet. They are opened soon, so no
+    /// status and no event shows this problem, and the claim keeps its place in the wait queue.
+    pub(crate) fn is_of_opening(&self) -> bool {
+        matches!(self, Self::Refused(ClaimError::Closed(_)))
+    }
+
     /// Whether the claim was rejected because of the state of its pool.
     pub(crate) fn is_of_pool(&self) -> bool {
         matches!(self, Self::Refused(ClaimError::UnknownPool(_) | ClaimError::Suspended(_)))

@@ -335,7 +335,7 @@ impl View {
             Some(problem @ Problem::Refused(ClaimError::Exhausted { .. })) => {
                 return self.report(claim, &Readiness::NotReady(NotReady::PoolExhausted, problem.of_claim()), now);
             }
-            Some(Problem::Refused(ClaimError::Closed(_))) => return Step::Wait,
+            Some(problem) if problem.is_of_opening() => return Step::Wait,
             Some(problem) if problem.is_of_pool() => {
                 return self.report(
                     claim,

@@ -5,7 +5,6 @@
 //! The webhook gives each new VirtualMachine a Secret with a new name, and notes the name of the earlier Secret in an
 //! annotation. The VirtualMachine gets the earlier addresses if they are free and the earlier machine is gone.
 
-use glowplug::host::allocator::ClaimError;
 use glowplug::host::claim::{Claimant, Machine, Record};
 use glowplug::host::may_record::Source;
 use glowplug::host::pool::{Pool, home_in_group};
@@ -24,7 +23,7 @@ impl View {
     /// same name. `None`: no record of an earlier machine is left, or the machine gets other addresses.
     pub(super) fn restore(&self, vm: &VirtualMachine, selected: &[Selected], claimed: &Claimed) -> Option<Step> {
         // The earlier addresses are still closed. A later pass finds them open.
-        if self.has_done(Once::Restore) && matches!(self.problem, Some(Problem::Refused(ClaimError::Closed(_)))) {
+        if self.has_done(Once::Restore) && self.problem.as_ref().is_some_and(Problem::is_of_opening) {
             return Some(Step::Wait);
         }
         let holds = self.ledger.held.iter().any(|held| held.claimant.machine == claimed.machine);

@@ -335,8 +335,7 @@ impl View {
                 let pools = [(pool.as_str(), vec![*family])].into_iter().chain(overflow);
                 self.report("IPPoolExhausted", exhausted_message(interface, pools))
             }
-            // The addresses are opened soon. The machine keeps its place in the wait queue until then.
-            (None, Some(Problem::Refused(ClaimError::Closed(_)))) => Step::Wait,
+            (None, Some(problem)) if problem.is_of_opening() => Step::Wait,
             // The machine keeps its place in the wait queue. A change of the pool causes another pass.
             (None, Some(problem)) if problem.is_of_pool() => self.report("NetworkDataMissing", self.of_pool(problem)),
             (None, Some(Problem::Refused(error @ ClaimError::OtherPool { interface, .. }))) => self

@@ -287,6 +287,13 @@ fn a_claim_whose_address_is_not_available_stays_in_the_wait_queue_and_tries_agai
 }
 
 #[test]
+fn a_claim_whose_addresses_are_not_open_yet_waits_without_a_status() {
+    let mut view = View { problem: Some(Problem::Refused(ClaimError::Closed("n/p".to_owned()))), ..view() };
+    view.ledger.waits = true;
+    assert_eq!(next(&view), Step::Wait);
+}
+
+#[test]
 fn a_refusal_of_the_registry_becomes_a_reason_of_the_contract_of_cluster_api() {
     let exhausted = ClaimError::Exhausted {
         interface: eno101(),

@@ -371,6 +371,7 @@ impl View {
             Some(problem @ Problem::Refused(ClaimError::Exhausted { .. })) => {
                 return report(Failure::SubnetExhausted, problem.of_claim());
             }
+            Some(problem) if problem.is_of_opening() => return Step::Wait,
             Some(problem) if problem.is_of_pool() => {
                 return report(Failure::PoolNotReady, why_not_ready(pool, Some(facts)));
             }

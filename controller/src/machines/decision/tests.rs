@@ -528,6 +528,12 @@ fn a_machine_of_an_exhausted_pool_gets_one_event_with_the_message_of_the_openshi
 }
 
 #[test]
+fn a_machine_whose_addresses_are_not_open_yet_waits_without_an_event() {
+    let closed = View { problem: Some(Problem::Refused(ClaimError::Closed("n/p".to_owned()))), ..view() };
+    assert_eq!(decide(&closed), Step::Wait);
+}
+
+#[test]
 fn an_event_of_a_machine_says_why_its_pool_allocates_nothing() {
     let mut waits = View { problem: Some(Problem::Refused(ClaimError::Suspended("n/p".to_owned()))), ..view() };
     assert_eq!(decide(&waits), report("NetworkDataMissing", "pool \"n/p\" allocates nothing for now"));

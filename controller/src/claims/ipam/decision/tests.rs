@@ -244,6 +244,13 @@ fn a_claim_that_gets_no_address_has_the_reason_in_its_status() {
 }
 
 #[test]
+fn a_claim_whose_addresses_are_not_open_yet_waits_without_a_status() {
+    let mut view = View { problem: Some(Problem::Refused(ClaimError::Closed("n/p".to_owned()))), ..view() };
+    view.ledger.waits = true;
+    assert_eq!(next(&view), Step::Wait);
+}
+
+#[test]
 fn a_claim_requests_at_most_one_address_of_each_family() {
     let requesting = |text: &str| {
         let annotations = json!({"metadata": {"annotations": {(REQUEST_ANNOTATION): text}}});
