@@ -261,12 +261,12 @@ impl Ended {
 // === impl Problem ===
 
 impl Problem {
-    /// Returns why claimants do not hold all addresses of their records after an adoption. `None`: the claimants hold
-    /// all these addresses.
-    pub(crate) fn of_adoption(adoption: &Adoption) -> Option<Self> {
-        let first = adoption.mismatches.first()?;
-        let addresses = adoption.mismatches.iter().map(|mismatch| mismatch.address);
-        Some(Self::Mismatch(first.to_string(), addresses.collect()))
+    /// Returns why claimants do not hold all addresses of their records after an adoption. `unreadable` has the
+    /// addresses whose leases cannot be read, each with the reason. `None`: the claimants hold all these addresses.
+    pub(crate) fn of_adoption(unreadable: &[(IpAddr, String)], adoption: &Adoption) -> Option<Self> {
+        let mismatches = adoption.mismatches.iter().map(|mismatch| (mismatch.address, mismatch.to_string()));
+        let (addresses, reasons): (Vec<IpAddr>, Vec<String>) = unreadable.iter().cloned().chain(mismatches).unzip();
+        Some(Self::Mismatch(reasons.into_iter().next()?, addresses))
     }
 
     /// Returns the addresses that the name needs and that are not available.

@@ -16,13 +16,13 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
 use glowplug::host::claim::Machine;
-use ipnetwork::IpNetwork;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{ApiResource, ListParams, Patch, PatchParams};
 use kube::runtime::events::EventType;
 use kube::{Api, Client};
 use tokio::sync::{mpsc, watch};
 
+use crate::claims::decision::held_by;
 use crate::claims::ipam::decision::{Guest, Recorded, Serving, Step, View, decide, record, reservations};
 use crate::claims::ipam::known_ipam_claims::{IpamKind, KnownIpamClaims};
 use crate::claims::requests::{Provider, is_gone, json_patch};
@@ -338,13 +338,10 @@ impl Work<'_> {
                 let (interface, network) =
                     allocator.pool(&pool.to_string()).map(|pool| (pool.interface(), pool.network().to_owned()))?;
                 let key = claim.key();
+                let held = held_by(allocator, &key.holder(HOLDER, claim.uid()));
                 // If an address cannot be read, the pass of the claim reports the error.
-                let record = record(&claim, claim.readable_addresses(), &pool, interface);
-                let holder = &record.claimant.machine;
-                let is_held =
-                    |address: &IpNetwork| allocator.leases_of(holder).any(|(_, held, _)| held == address.ip());
-                let is_known = record.addresses.iter().all(is_held);
-                Some((key, (!is_known).then_some((record, network))))
+                let record = record(&claim, &held, &pool, interface);
+                Some((key, record.map(|record| (record, network))))
             };
             unrecorded.into_iter().filter_map(adoptee).collect::<Vec<_>>()
         });

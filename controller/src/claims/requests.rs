@@ -3,7 +3,6 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use futures::{StreamExt as _, stream};
 use glowplug::host::allocator::{Adoption, Allocator};
 use glowplug::host::claim::{Claimant, Machine, Record};
 use glowplug::host::may_record::Source;
@@ -20,12 +19,12 @@ use crate::cluster::events::{Events, reference};
 use crate::cluster::key::{Key, PoolId};
 use crate::cluster::object::Object;
 use crate::cluster::request::{self, ask, find, list};
-use crate::ledger::adoption::{self, Stored};
+use crate::ledger::adoption::{self, Unheld};
 use crate::ledger::registry::RegistryHandle;
 use crate::metrics::Metrics;
 use crate::passes::opening::Opening;
 use crate::passes::provider::Part;
-use crate::passes::{Error, PASSES, Problem};
+use crate::passes::{Error, Problem};
 use crate::pools::facts::Scope;
 use crate::repeated::Repeated;
 
@@ -97,18 +96,16 @@ impl Provider {
         }
     }
 
-    /// Makes the registry adopt records, each given with its network. Leaves out a record if another leader has already
-    /// adopted it. Returns the holders of the other records.
+    /// Makes the registry adopt records, each given with its network. Leaves out the addresses that another leader has
+    /// already adopted. Returns the holders of the other addresses.
+    ///
+    /// The records must not name addresses that the registry has for the same claim.
     pub(super) async fn adopt_all(
         &self,
         records: impl IntoIterator<Item = (Record, String)>,
     ) -> Result<Vec<Machine>, Error> {
-        let records = stream::iter(records).map(|(record, network)| async move {
-            let stored = self.stored_lease(&record, &network).await?;
-            Ok((stored == Stored::NotHeld).then_some(record))
-        });
-        let records: Vec<Result<Option<Record>, Error>> = records.buffered(PASSES).collect().await;
-        let records: Vec<Record> = records.into_iter().filter_map(Result::transpose).collect::<Result<_, _>>()?;
+        // The pass of a claim reports a lease that cannot be read.
+        let Unheld { records, .. } = adoption::unheld(&self.client, records).await?;
         if !records.is_empty() {
             let adoption = self.registry.adopt(records.clone()).await?;
             log_adoption(&records, &adoption);
@@ -117,48 +114,34 @@ impl Provider {
     }
 
     /// Makes the registry adopt the record of a claim. Returns the problem to report if the claim still does not hold
-    /// its addresses.
+    /// its addresses. [`Error::Behind`]: the API server has leases of the claim that the registry does not have yet, and
+    /// the other addresses are adopted.
+    ///
+    /// The record must not name addresses that the registry has for the claim.
     pub(super) async fn adopt(&self, record: Record, network: &str) -> Result<Problem, Error> {
-        let stored = self.stored_lease(&record, network).await?;
-        if stored == Stored::Held {
-            return Err(Error::Behind);
-        }
-        let adoption = self.registry.adopt(vec![record.clone()]).await?;
-        let problem = match (stored, Problem::of_adoption(&adoption)) {
-            (Stored::Unreadable(problem), _) => {
-                Problem::Mismatch(problem, record.addresses.iter().map(IpNetwork::ip).collect())
-            }
-            (_, Some(problem)) => problem,
-            (_, None) => {
-                let (addresses, of) = (record.addresses.clone(), network.to_owned());
-                let outside = move |allocator: &Allocator| {
-                    let is_in_pool =
-                        |address: IpAddr| allocator.pools().any(|pool| pool.network() == of && pool.contains(address));
-                    addresses.iter().position(|address| !is_in_pool(address.ip()))
-                };
-                let outside = self.registry.read(outside).await?;
-                Problem::Mismatch(fits_no_pool(&record, network, outside), Vec::new())
-            }
-        };
+        let record = [(record, network.to_owned())];
+        let Unheld { records, is_behind, unreadable } = adoption::unheld(&self.client, record).await?;
+        let Some(record) = records.first() else { return Err(Error::Behind) };
+        let adoption = self.registry.adopt(records.clone()).await?;
         // If nothing is adopted, the status reports the reason. Each pass tries again, and would write the same line
         // again.
         if adoption.adopted > 0 {
-            log_adoption(&[record], &adoption);
+            log_adoption(&records, &adoption);
         }
-        Ok(problem)
-    }
-
-    /// Reads the leases of the record's addresses, which the registry may not have received yet. Returns the first lease
-    /// that its holder has or that cannot be read.
-    async fn stored_lease(&self, record: &Record, network: &str) -> Result<Stored, Error> {
-        for address in &record.addresses {
-            let uid = &record.claimant.machine.uid;
-            match adoption::stored_lease(&self.client, address.ip(), network, uid).await? {
-                Stored::NotHeld => {}
-                stored => return Ok(stored),
-            }
+        if is_behind {
+            return Err(Error::Behind);
         }
-        Ok(Stored::NotHeld)
+        if let Some(problem) = Problem::of_adoption(&unreadable, &adoption) {
+            return Ok(problem);
+        }
+        let (addresses, of) = (record.addresses.clone(), network.to_owned());
+        let outside = move |allocator: &Allocator| {
+            let is_in_pool =
+                |address: IpAddr| allocator.pools().any(|pool| pool.network() == of && pool.contains(address));
+            addresses.iter().map(IpNetwork::ip).find(|address| !is_in_pool(*address))
+        };
+        let outside = self.registry.read(outside).await?;
+        Ok(Problem::Mismatch(fits_no_pool(record, network, outside), Vec::new()))
     }
 
     /// Releases the addresses of a claimant other than `addresses`, if `addresses` has an address of the same family. A
@@ -234,16 +217,12 @@ pub(super) fn json_patch(patch: Value) -> Result<Patch<()>, request::Error> {
     serde_json::from_value(patch).map(Patch::Json).map_err(request::Error::Unreadable)
 }
 
-/// Returns the message about a record that does not fit the pools of its network. `outside` is the index of an address
+/// Returns the message about a record that does not fit the pools of its network. `outside` is an address of the record
 /// that no pool of the network has, if there is one.
-fn fits_no_pool(record: &Record, network: &str, outside: Option<usize>) -> String {
-    let Some((index, address)) = outside.and_then(|index| Some((index, record.addresses.get(index)?.ip()))) else {
-        return format!("{} fits no pool", record.source);
-    };
-    let at = match record.kind {
-        Source::IpamClaim => format!("status.ips[{index}]"),
-        _ => record.source.clone(),
-    };
+fn fits_no_pool(record: &Record, network: &str, outside: Option<IpAddr>) -> String {
+    let Some(address) = outside else { return format!("{} fits no pool", record.source) };
+    // The record has only some of the addresses in the status, so the place of the address is not known.
+    let at = if record.kind == Source::IpamClaim { "status.ips" } else { &record.source };
     let expected = record.node_pool.as_ref().map(|pool| format!(", expected an address of pool {pool}"));
     format!("{at}: {address} is in no pool of network {network}{}", expected.unwrap_or_default())
 }
@@ -266,13 +245,16 @@ mod tests {
             source: "IPAMClaim t5/d".to_owned(),
             kind: Source::IpamClaim,
         };
-        let message = |record: &Record, outside| fits_no_pool(record, "infra/vlan50", outside);
+        let message = |record: &Record, outside: Option<&str>| {
+            fits_no_pool(record, "infra/vlan50", outside.map(|address| address.parse().unwrap()))
+        };
         let expected =
-            "status.ips[1]: 192.168.5.99 is in no pool of network infra/vlan50, expected an address of pool t5/t5";
-        assert_eq!(message(&record, Some(1)), expected);
+            "status.ips: 192.168.5.99 is in no pool of network infra/vlan50, expected an address of pool t5/t5";
+        assert_eq!(message(&record, Some("192.168.5.99")), expected);
         assert_eq!(message(&record, None), "IPAMClaim t5/d fits no pool");
         let source = "IPAddress t5/d".to_owned();
         let record = Record { node_pool: None, source, kind: Source::IpAddress, ..record };
-        assert_eq!(message(&record, Some(0)), "IPAddress t5/d: 192.168.5.8 is in no pool of network infra/vlan50");
+        let expected = "IPAddress t5/d: 192.168.5.8 is in no pool of network infra/vlan50";
+        assert_eq!(message(&record, Some("192.168.5.8")), expected);
     }
 }

@@ -209,8 +209,7 @@ impl Lists {
                 Some((pool.clone(), allocator.pool(&pool.to_string())?.interface()))
             };
             if let Some((pool, interface)) = held.or_else(serving) {
-                let addresses = claim.readable_addresses();
-                recorded.inventory.records.push(ipam::decision::record(claim, addresses, &pool, interface));
+                recorded.inventory.records.extend(ipam::decision::record(claim, &[], &pool, interface));
             }
         }
     }

@@ -1,9 +1,11 @@
-//! Finds the recorded addresses that have a lease already, and the addresses that the registry has adopted from
-//! records.
+//! Finds the recorded addresses that the registry must adopt, because no lease has them yet, and the addresses that the
+//! registry has adopted from records.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::pin::pin;
 
+use futures::{StreamExt as _, TryStreamExt as _, stream};
 use glowplug::host::allocator::Adoption;
 use glowplug::host::claim::{Claimant, Machine, Record};
 use ipnetwork::IpNetwork;
@@ -17,9 +19,23 @@ use crate::kinds::lease_name::lease_name;
 use crate::kinds::pool::StaticIPLease;
 use crate::ledger::leases;
 
+/// Maximum number of records whose leases are read at the same time.
+const READS: usize = 64;
+
+/// Records without the addresses of which the API server has a lease for the object of the record.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Unheld {
+    /// The records that the registry must adopt. Each of them has an address.
+    pub(crate) records: Vec<Record>,
+    /// Whether an address was left out. Another leader has written its lease, and the registry receives the lease later.
+    pub(crate) is_behind: bool,
+    /// The addresses in `records` whose leases cannot be read. Each text names the lease, and says what to do.
+    pub(crate) unreadable: Vec<(IpAddr, String)>,
+}
+
 /// The lease of a recorded address on the API server.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) enum Stored {
+enum Stored {
     /// The object of the record does not hold the address.
     NotHeld,
     /// The object of the record holds the address.
@@ -28,9 +44,31 @@ pub(crate) enum Stored {
     Unreadable(String),
 }
 
-/// Reads the lease of this address and network for the object with this UID. The API server is asked, because the
-/// registry may receive a lease of another leader late.
-pub(crate) async fn stored_lease(client: &Client, address: IpAddr, network: &str, uid: &str) -> Result<Stored, Error> {
+/// Reads the leases of the addresses in records, each given with its network, and leaves out the addresses that the
+/// object of the record holds. The API server is asked, because the registry may receive a lease of another leader late.
+///
+/// The records must not name addresses that the registry has for the same object. The other addresses of a record count
+/// whatever the API server has for one of them: a crash may come between the leases of two addresses.
+pub(crate) async fn unheld(
+    client: &Client,
+    records: impl IntoIterator<Item = (Record, String)>,
+) -> Result<Unheld, Error> {
+    let read = stream::iter(records).map(|(record, network)| async move {
+        let mut leases = Vec::new();
+        for address in &record.addresses {
+            leases.push(stored_lease(client, address.ip(), &network, &record.claimant.machine.uid).await?);
+        }
+        Ok::<_, Error>((record, leases))
+    });
+    let (mut read, mut unheld) = (pin!(read.buffered(READS)), Unheld::default());
+    while let Some((record, leases)) = read.try_next().await? {
+        unheld.add(record, leases);
+    }
+    Ok(unheld)
+}
+
+/// Reads the lease of this address and network for the object with this UID.
+async fn stored_lease(client: &Client, address: IpAddr, network: &str, uid: &str) -> Result<Stored, Error> {
     // If the name of a lease cannot contain a network, the network has no pool, and so no lease.
     let Ok(name) = lease_name(address, network) else { return Ok(Stored::NotHeld) };
     let leases: Api<Object> = Api::all_with(client.clone(), &ApiResource::erase::<StaticIPLease>(&()));
@@ -66,25 +104,70 @@ pub(crate) fn adopted<'r>(
     adopted
 }
 
+// === impl Unheld ===
+
+impl Unheld {
+    /// Adds a record. `leases` has the lease of each of its addresses.
+    fn add(&mut self, mut record: Record, leases: Vec<Stored>) {
+        for (address, lease) in std::mem::take(&mut record.addresses).into_iter().zip(leases) {
+            match lease {
+                Stored::Held => {
+                    self.is_behind = true;
+                    continue;
+                }
+                Stored::NotHeld => {}
+                Stored::Unreadable(reason) => self.unreadable.push((address.ip(), reason)),
+            }
+            record.addresses.push(address);
+        }
+        if !record.addresses.is_empty() {
+            self.records.push(record);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use glowplug::host::may_record::Source;
 
     use super::*;
 
-    #[test]
-    fn an_address_that_is_reserved_without_a_lease_is_not_adopted() {
-        let claimant = Claimant { machine: Machine::new("n", "a", "u"), interface: "eno101".parse().unwrap() };
-        let addresses: Vec<IpNetwork> = ["10.0.0.7/24", "10.0.0.8/24"].map(|text| text.parse().unwrap()).to_vec();
-        let record = Record {
-            claimant: claimant.clone(),
+    /// Returns the record of machine `n/a` with these addresses.
+    fn record(addresses: &[&str]) -> Record {
+        Record {
+            claimant: Claimant { machine: Machine::new("n", "a", "u"), interface: "eno101".parse().unwrap() },
             node_pool: None,
             attachments: Vec::new(),
             network: None,
-            addresses: addresses.clone(),
+            addresses: addresses.iter().map(|text| text.parse().unwrap()).collect(),
             source: "KubevirtMachine n/a".to_owned(),
             kind: Source::Annotation,
+        }
+    }
+
+    #[test]
+    fn only_the_addresses_of_which_the_api_server_has_a_lease_for_the_object_are_left_out_of_its_record() {
+        let unreadable = || Stored::Unreadable("correct it".to_owned());
+        let mut unheld = Unheld::default();
+        unheld.add(record(&["10.0.0.7/24", "fd00::7/64"]), vec![Stored::NotHeld, unreadable()]);
+        assert!(!unheld.is_behind);
+        unheld.add(record(&["10.0.0.8/24", "fd00::8/64"]), vec![Stored::Held, Stored::NotHeld]);
+        unheld.add(record(&["10.0.0.9/24", "fd00::9/64"]), vec![Stored::Held, Stored::Held]);
+        unheld.add(record(&["10.0.0.10/24", "fd00::10/64"]), vec![unreadable(), Stored::Held]);
+        let records = [&["10.0.0.7/24", "fd00::7/64"] as &[&str], &["fd00::8/64"], &["10.0.0.10/24"]];
+        let addresses = ["fd00::7", "10.0.0.10"].map(|text| text.parse().unwrap());
+        let expected = Unheld {
+            records: records.map(record).into(),
+            is_behind: true,
+            unreadable: addresses.map(|address| (address, "correct it".to_owned())).into(),
         };
+        assert_eq!(unheld, expected);
+    }
+
+    #[test]
+    fn an_address_that_is_reserved_without_a_lease_is_not_adopted() {
+        let record = record(&["10.0.0.7/24", "10.0.0.8/24"]);
+        let (claimant, addresses) = (record.claimant.clone(), record.addresses.clone());
         let of_machine = |addresses: &[IpNetwork]| BTreeMap::from([(claimant.machine.clone(), addresses.to_vec())]);
         let mut adoption = Adoption::default();
         assert_eq!(adopted([&record], &adoption), of_machine(&addresses));

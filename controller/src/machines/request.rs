@@ -18,7 +18,7 @@ use crate::kinds::kubevirt_machine;
 use crate::kinds::kubevirt_machine::{Given, NetworkSecret, OwnSecret, STATUS_MAP, addresses_of, note_update};
 use crate::kinds::network_data::ISSUED;
 use crate::kinds::virtual_machine::VirtualMachine;
-use crate::ledger::adoption::{self, Stored};
+use crate::ledger::adoption::{self, Unheld};
 use crate::machines::kind::MachineKind;
 use crate::machines::recorded::{free_of, unreserved};
 use crate::machines::secret::secret_in;
@@ -408,24 +408,12 @@ impl Work<'_> {
 
     /// Makes the registry adopt the addresses in a Secret. [`Error::Behind`]: the API server has leases of the machine
     /// that the registry does not have yet, and the other addresses are adopted.
-    async fn adopt(&self, mut records: Vec<Record>, secret: String) -> Result<Response, Error> {
-        let (mut unreadable, mut is_behind) = (None, false);
-        for record in &mut records {
-            let (network, uid) = (record.network.as_deref().unwrap_or_default(), &record.claimant.machine.uid);
-            let mut unheld = Vec::new();
-            for address in &record.addresses {
-                match adoption::stored_lease(&self.machines.client, address.ip(), network, uid).await? {
-                    Stored::NotHeld => unheld.push(*address),
-                    Stored::Held => is_behind = true,
-                    Stored::Unreadable(problem) => {
-                        unheld.push(*address);
-                        unreadable = Some(Problem::Mismatch(problem, vec![address.ip()]));
-                    }
-                }
-            }
-            record.addresses = unheld;
-        }
-        records.retain(|record| !record.addresses.is_empty());
+    async fn adopt(&self, records: Vec<Record>, secret: String) -> Result<Response, Error> {
+        let records = records.into_iter().map(|record| {
+            let network = record.network.clone().unwrap_or_default();
+            (record, network)
+        });
+        let Unheld { records, is_behind, unreadable } = adoption::unheld(&self.machines.client, records).await?;
         let adoption = self.machines.registry.adopt(records.clone()).await?;
         // A crash before this write does no harm: a lease without names of Secrets counts as a lease whose Secrets are
         // not known.
@@ -441,7 +429,7 @@ impl Work<'_> {
         if is_behind {
             return Err(Error::Behind);
         }
-        Ok(unreadable.or_else(|| Problem::of_adoption(&adoption)).map_or(Response::Done, Response::Refused))
+        Ok(Problem::of_adoption(&unreadable, &adoption).map_or(Response::Done, Response::Refused))
     }
 
     /// Makes the registry adopt the free addresses of an earlier machine.

@@ -288,7 +288,7 @@ impl View {
         let addresses = match claim.addresses() {
             Ok(addresses) => addresses,
             Err(message) => {
-                let adoption = self.adopt_readable(claim, pool);
+                let adoption = self.adopt(claim, pool).filter(|_| self.problem.is_none());
                 return adoption.unwrap_or_else(|| self.refuse(claim, Failure::AddressConflict, message, now));
             }
         };
@@ -319,16 +319,12 @@ impl View {
         first.into_values().collect()
     }
 
-    /// Returns the step that records the readable addresses of a status in which another address cannot be read. `None`:
-    /// the claim holds these addresses, or this pass has tried to record them.
-    fn adopt_readable(&self, claim: &IpamClaim, pool: &PoolId) -> Option<Step> {
-        let addresses = claim.readable_addresses();
-        let is_held = |ip: &IpNetwork| self.ledger.held.iter().any(|held| held.address.ip() == ip.ip());
-        if self.problem.is_some() || addresses.iter().all(is_held) {
-            return None;
-        }
+    /// Returns the step that records the readable addresses of the status that the claim does not hold. `None`: the claim
+    /// holds all these addresses, or the registry does not have the pool.
+    fn adopt(&self, claim: &IpamClaim, pool: &PoolId) -> Option<Step> {
         let registered = self.ledger.pool.as_ref()?;
-        Some(Step::Adopt(record(claim, addresses, pool, registered.interface), registered.network.clone()))
+        let record = record(claim, &self.ledger.held, pool, registered.interface)?;
+        Some(Step::Adopt(record, registered.network.clone()))
     }
 
     /// Decides the next step from the addresses of the status and the leases of the claim.
@@ -356,13 +352,8 @@ impl View {
             let refuse = || self.refuse(claim, Failure::AddressConflict, message.clone(), now);
             return self.release_former().unwrap_or_else(refuse);
         }
-        match &self.ledger.pool {
-            Some(registered) => {
-                let record = record(claim, addresses.to_vec(), pool, registered.interface);
-                Step::Adopt(record, registered.network.clone())
-            }
-            None => self.refuse(claim, Failure::PoolNotReady, why_not_ready(pool, facts), now),
-        }
+        let not_ready = || self.refuse(claim, Failure::PoolNotReady, why_not_ready(pool, facts), now);
+        self.adopt(claim, pool).unwrap_or_else(not_ready)
     }
 
     fn allocate(&self, claim: &IpamClaim, pool: &PoolId, facts: &PoolFacts, now: Timestamp) -> Step {
@@ -424,10 +415,12 @@ fn requested(claim: &IpamClaim) -> Result<Vec<IpAddr>, String> {
     Ok(addresses)
 }
 
-/// Returns the record of a claim's status: the claim has these addresses on the interface of the pool.
-pub(crate) fn record(claim: &IpamClaim, addresses: Vec<IpNetwork>, pool: &PoolId, interface: InterfaceName) -> Record {
-    let key = claim.key();
-    Record {
+/// Returns the record of a claim's status: the claim has its readable addresses, without those of `held`, on the
+/// interface of the pool. `None`: no address is left.
+pub(crate) fn record(claim: &IpamClaim, held: &[Held], pool: &PoolId, interface: InterfaceName) -> Option<Record> {
+    let (key, mut addresses) = (claim.key(), claim.readable_addresses());
+    addresses.retain(|address| held.iter().all(|held| held.address.ip() != address.ip()));
+    (!addresses.is_empty()).then(|| Record {
         claimant: Claimant { machine: key.holder(HolderKind::IpamClaim, claim.uid()), interface },
         node_pool: Some(pool.to_string()),
         attachments: Vec::new(),
@@ -435,7 +428,7 @@ pub(crate) fn record(claim: &IpamClaim, addresses: Vec<IpNetwork>, pool: &PoolId
         addresses,
         source: format!("IPAMClaim {key}"),
         kind: Source::IpamClaim,
-    }
+    })
 }
 
 /// Returns the reservations of the addresses in a claim's status that the registry does not have yet on the network of a

@@ -291,6 +291,35 @@ pub async fn the_readable_addresses_of_an_ipam_claim_are_its_own_although_anothe
     assert_eq!(tenant.site.held().await, rows(given));
 }
 
+pub async fn each_address_of_an_ipam_claim_is_adopted_although_the_claim_has_the_lease_of_another_one(
+    cluster: &Cluster,
+) {
+    let (tenant, controller) = tenant(cluster, &["10.0.0.8/31", "fd00::8/127"]).await;
+    tenant.claim("a", &json!({})).await;
+    assert_eq!(tenant.ips_of("a").await, ["10.0.0.8/16", "fd00::8/64"]);
+    drop(controller);
+    // Now the claim is as after a restore and a crash between the leases of its two addresses.
+    let name = leader::name(&tenant.spec(&[]).network, "fd00::8");
+    tenant.site.leases.delete(&name, &DeleteParams::default()).await.unwrap();
+    tenant.claim("b", &json!({})).await;
+    let _next = Controller::start(cluster, &tenant.site);
+    assert_eq!(tenant.ips_of("b").await, ["10.0.0.9/16", "fd00::9/64"]);
+    let leases = [("10.0.0.8", "a.net1"), ("10.0.0.9", "b.net1"), ("fd00::8", "a.net1"), ("fd00::9", "b.net1")];
+    assert_eq!(tenant.site.held().await, rows(leases));
+    // The claim holds one of these addresses, and another claim holds the other one.
+    let status = Patch::Merge(json!({"status": {"ips": ["10.0.0.8/16", "fd00::9/64"]}}));
+    tenant.claims.patch_status("a.net1", &PatchParams::default(), &status).await.unwrap();
+    let mut holders = Vec::new();
+    for name in ["a.net1", "b.net1"] {
+        let uid = tenant.claims.get(name).await.unwrap().uid().unwrap();
+        holders.push(format!("IPAMClaim {}/{name} ({uid})", tenant.site.namespace));
+    }
+    let [own, other] = &holders[..] else { panic!() };
+    let source = format!("IPAMClaim {}/a.net1", tenant.site.namespace);
+    let message = format!("{source}: fd00::9 of {own} is also of {other}");
+    assert_eq!(tenant.until_failed("a", "IPAddressConflict").await, message);
+}
+
 pub async fn an_address_that_another_program_writes_into_an_ipam_claim_causes_an_event_and_stays(cluster: &Cluster) {
     let (tenant, _controller) = tenant(cluster, &["10.0.0.8/31"]).await;
     tenant.claim("a", &json!({})).await;

@@ -206,6 +206,7 @@ scenarios! {
     ipam_claims::ipam_claims_keep_the_addresses_that_they_have_when_a_leader_starts,
     ipam_claims::no_address_of_an_ipam_claim_is_allocated_while_its_network_attachment_definition_is_replaced,
     ipam_claims::the_readable_addresses_of_an_ipam_claim_are_its_own_although_another_address_cannot_be_read,
+    ipam_claims::each_address_of_an_ipam_claim_is_adopted_although_the_claim_has_the_lease_of_another_one,
     ipam_claims::an_address_that_another_program_writes_into_an_ipam_claim_causes_an_event_and_stays,
     ipam_claims::an_ipam_claim_gets_the_addresses_that_it_requests_or_that_its_pool_pre_allocates,
     ipam_claims::a_global_pool_serves_the_ipam_claims_of_every_namespace,
