@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
-use glowplug::host::claim::Machine;
+use glowplug::host::claim::{Machine, Reservation};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{ApiResource, ListParams, Patch, PatchParams};
 use kube::runtime::events::EventType;
@@ -236,7 +236,9 @@ impl Work<'_> {
                 let Some(object) = stored(answer)? else { return Ok(false) };
                 self.take_claim(view, object);
                 (view.is_status_written, view.guests) = (true, None);
-                self.index().note_recorded(&key);
+                if let (IpsAllocated::Done(_), Some(claim)) = (&state, &view.claim) {
+                    self.index().note_recorded(claim);
+                }
                 self.publish(view, &state);
             }
             Step::ReadGuests(names) => {
@@ -244,7 +246,7 @@ impl Work<'_> {
             }
             Step::Adopt(record, network) => {
                 view.problem = Some(self.provider.adopt(record, &network).await?);
-                self.index().note_recorded(&key);
+                view.claim.iter().for_each(|claim| self.index().note_recorded(claim));
                 self.read_registry(view).await?;
             }
             Step::Claim(claim) => {
@@ -300,15 +302,15 @@ impl Work<'_> {
         if doubted.is_empty() {
             return Ok(());
         }
-        let keys: Vec<Key> = doubted.iter().map(|(claim, _)| claim.key()).collect();
-        let reservations = self.provider.registry.read(move |allocator| {
+        let read = self.provider.registry.read(move |allocator| {
             let of = |(claim, pools): &(IpamClaim, Vec<PoolId>)| {
                 let pools = pools.iter().filter_map(|pool| allocator.pool(&pool.to_string()));
                 pools.flat_map(|pool| reservations(allocator, claim, pool)).collect::<Vec<_>>()
             };
-            doubted.iter().flat_map(of).collect::<Vec<_>>()
+            let reservations: Vec<Reservation> = doubted.iter().flat_map(of).collect();
+            (doubted.into_iter().map(|(claim, _)| claim).collect::<Vec<IpamClaim>>(), reservations)
         });
-        let reservations = reservations.await?;
+        let (doubted, reservations) = read.await?;
         if !reservations.is_empty() {
             let addresses = reservations.len();
             tracing::warn!(
@@ -320,7 +322,7 @@ impl Work<'_> {
             }
         }
         let mut index = self.index();
-        keys.iter().for_each(|key| index.note_doubted(key));
+        doubted.iter().for_each(|claim| index.note_doubted(claim));
         Ok(())
     }
 
@@ -337,15 +339,14 @@ impl Work<'_> {
                 // The registry cannot attribute addresses to a pool that the registry does not have yet.
                 let (interface, network) =
                     allocator.pool(&pool.to_string()).map(|pool| (pool.interface(), pool.network().to_owned()))?;
-                let key = claim.key();
-                let held = held_by(allocator, &key.holder(HOLDER, claim.uid()));
+                let held = held_by(allocator, &claim.key().holder(HOLDER, claim.uid()));
                 // If an address cannot be read, the pass of the claim reports the error.
                 let record = record(&claim, &held, &pool, interface);
-                Some((key, record.map(|record| (record, network))))
+                Some((claim, record.map(|record| (record, network))))
             };
             unrecorded.into_iter().filter_map(adoptee).collect::<Vec<_>>()
         });
-        let (recorded, records): (Vec<Key>, Vec<_>) = adoptees.await?.into_iter().unzip();
+        let (recorded, records): (Vec<IpamClaim>, Vec<_>) = adoptees.await?.into_iter().unzip();
         let holders = self.provider.adopt_all(records.into_iter().flatten()).await?;
         // A claim may have ended during the adoption. No watch would then cause the pass that releases its address.
         for holder in &holders {
@@ -353,7 +354,7 @@ impl Work<'_> {
             provider::Work::note_holder(self, holder).into_iter().for_each(|key| drop(self.others.send(key)));
         }
         let mut index = self.index();
-        recorded.iter().for_each(|key| index.note_recorded(key));
+        recorded.iter().for_each(|claim| index.note_recorded(claim));
         Ok(())
     }
 

@@ -362,10 +362,12 @@ impl KnownClaims {
         self.unrecorded.extend(unrecorded(address));
     }
 
-    /// Records that the registry has an IPAddress.
+    /// Notes that the registry has the address of this version of an IPAddress. An adoption takes some time, and the
+    /// IPAddress may have been replaced meanwhile by another one, whose address the registry still lacks.
     pub(crate) fn note_recorded(&mut self, address: &IpAddress) {
         let key = address.key();
-        if let Some(pool) = address.pool.resolve(&key.namespace) {
+        let is_current = self.addresses.get(&key).is_none_or(|known| has_same_record(known, address));
+        if let Some(pool) = address.pool.resolve(&key.namespace).filter(|_| is_current) {
             self.unrecorded.remove(&(pool, key));
         }
     }
@@ -395,9 +397,7 @@ impl KnownClaims {
         if !(is_of_pool || self.is_known(&key)) || !self.addresses.is_news(&key, version) {
             return BTreeSet::new();
         }
-        let is_recorded = self.addresses.get(&key).is_some_and(|known| {
-            known.metadata.uid == address.metadata.uid && known.address == address.address && known.pool == address.pool
-        });
+        let is_recorded = self.addresses.get(&key).is_some_and(|known| has_same_record(known, &address));
         if !is_recorded {
             self.note_unrecorded(&address);
         }
@@ -447,6 +447,11 @@ impl KnownClaims {
         let label = claim.metadata.labels.as_ref().and_then(|labels| labels.get(WATCH_FILTER_LABEL));
         self.watch_filter.is_empty() || label == Some(&self.watch_filter)
     }
+}
+
+/// Whether two versions of a name are the same IPAddress, with the same address and pool.
+fn has_same_record(one: &IpAddress, other: &IpAddress) -> bool {
+    (&one.metadata.uid, &one.address, &one.pool) == (&other.metadata.uid, &other.address, &other.pool)
 }
 
 /// Returns the pool and the name of an IPAddress that the registry must have. `None`: the IPAddress has no valid
@@ -624,6 +629,28 @@ mod tests {
         assert_eq!(index.unrecorded(None), []);
         index.forget_recorded();
         assert_eq!(index.unrecorded(None).len(), 1, "a pool has new addresses");
+    }
+
+    #[test]
+    fn an_ipaddress_that_replaces_another_during_its_adoption_is_still_unrecorded() {
+        for (member, value) in [("/metadata/uid", "i2"), ("/spec/address", "10.0.0.9")] {
+            let mut index = index();
+            let metadata = json!({"namespace": "n", "name": "a", "uid": "i1", "resourceVersion": "1"});
+            let pool = json!({"apiGroup": "ipam.glowplug.dev", "kind": "StaticIPPool", "name": "p"});
+            let spec = json!({"poolRef": pool, "claimRef": {"name": "a"}, "address": "10.0.0.8", "prefix": 24});
+            let mut now = json!({"metadata": metadata, "spec": spec});
+            index.apply(ClaimKind::Address, object(now.clone()));
+            let adopted = index.view(&key("a")).address.unwrap();
+            *now.pointer_mut(member).unwrap() = value.into();
+            now["metadata"]["resourceVersion"] = "2".into();
+            index.apply(ClaimKind::Address, object(now.clone()));
+            index.note_recorded(&adopted);
+            index.note_reserved(&adopted);
+            let address = IpAddress::read(object(now)).unwrap();
+            assert_eq!(index.unrecorded(None), [Unrecorded { address: address.clone(), claim: None }]);
+            index.note_recorded(&address);
+            assert_eq!(index.unrecorded(None), []);
+        }
     }
 
     #[test]

@@ -242,12 +242,13 @@ impl KnownIpamClaims {
         doubted.collect()
     }
 
-    /// Notes that addresses of a claim of an unknown network are reserved. They are released with the claim. If the
-    /// network becomes known, the registry must record the addresses.
-    pub(crate) fn note_doubted(&mut self, key: &Key) {
-        if self.claims.get(key).is_some() {
-            self.adopted.insert(key.clone());
-            self.reserved.insert(key.clone());
+    /// Notes that the addresses in this version of a claim of an unknown network are reserved. They are released with the
+    /// claim. If the network becomes known, the registry must record the addresses.
+    pub(crate) fn note_doubted(&mut self, claim: &IpamClaim) {
+        let key = claim.key();
+        self.note_adopted(&key);
+        if self.claims.get(&key).is_some_and(|known| has_same_record(known, claim)) {
+            self.reserved.insert(key);
         }
     }
 
@@ -263,9 +264,17 @@ impl KnownIpamClaims {
         self.reserved.clear();
     }
 
-    /// Records that the registry has the addresses of a claim.
-    pub(crate) fn note_recorded(&mut self, key: &Key) {
-        self.unrecorded.remove(key);
+    /// Notes that the registry has the addresses in this version of a claim. An adoption takes some time, and the status
+    /// may have got other addresses meanwhile, which the registry still lacks.
+    pub(crate) fn note_recorded(&mut self, claim: &IpamClaim) {
+        let key = claim.key();
+        self.note_adopted(&key);
+        if self.claims.get(&key).is_some_and(|known| has_same_record(known, claim)) {
+            self.unrecorded.remove(&key);
+        }
+    }
+
+    fn note_adopted(&mut self, key: &Key) {
         if self.claims.get(key).is_some() {
             self.adopted.insert(key.clone());
         }
@@ -277,7 +286,7 @@ impl KnownIpamClaims {
             return BTreeSet::new();
         }
         let known = self.claims.get(&key);
-        let is_recorded = known.is_some_and(|known| known.uid() == claim.uid() && known.ips == claim.ips);
+        let is_recorded = known.is_some_and(|known| has_same_record(known, &claim));
         if let Some(known) = known.filter(|known| known.uid() != claim.uid()) {
             let former = self.concerns(&key).then(|| (known.uid().to_owned(), known.users()));
             self.note_absence(&key, former);
@@ -347,6 +356,11 @@ impl KnownIpamClaims {
             |claim: &IpamClaim| has_finalizer(&claim.metadata, CLAIM_FINALIZER) || !self.pools_of(claim).is_empty();
         self.adopted.contains(key) || self.former.contains_key(key) || self.claims.get(key).is_some_and(is_ours)
     }
+}
+
+/// Whether two versions of a name are the same claim, with the same addresses in the status.
+fn has_same_record(one: &IpamClaim, other: &IpamClaim) -> bool {
+    (one.uid(), &one.ips) == (other.uid(), &other.ips)
 }
 
 #[cfg(test)]
@@ -446,7 +460,7 @@ mod tests {
         index.apply(IpamKind::Attachment, serde_json::from_value(attachment("evil")).unwrap());
         let honest = ("n/honest.net1".to_owned(), vec!["n/p".to_owned()]);
         assert_eq!((doubted(&index), index.unrecorded(None)), (vec![honest.clone()], vec![]));
-        index.note_doubted(&key("n", "honest.net1"));
+        index.note_doubted(&index.claims.get(&key("n", "honest.net1")).unwrap().clone());
         assert_eq!(doubted(&index), []);
         // A pool has new addresses.
         index.forget_recorded();
@@ -455,6 +469,40 @@ mod tests {
         index.remove(IpamKind::Claim, &key("n", "honest.net1"), None);
         assert_eq!(index.view(&key("n", "honest.net1")).former.keys().collect::<Vec<_>>(), ["u-honest"]);
         assert_eq!(doubted(&index), []);
+    }
+
+    #[test]
+    fn the_addresses_that_a_claim_gets_while_its_earlier_addresses_are_adopted_are_adopted_later() {
+        let honest = key("n", "honest.net1");
+        for (changed, path) in [("u-new", "/metadata/uid"), ("10.0.0.9/24", "/status/ips/0")] {
+            for is_doubted in [false, true] {
+                let mut index = index();
+                if is_doubted {
+                    index.remove(IpamKind::Attachment, &key("n", "net"), None);
+                }
+                let left = |index: &KnownIpamClaims| -> Vec<IpamClaim> {
+                    let unrecorded = index.unrecorded(None).into_iter().map(|(claim, _)| claim);
+                    unrecorded.chain(index.doubted(None).into_iter().map(|(claim, _)| claim)).collect()
+                };
+                let end = |index: &mut KnownIpamClaims, claim: &IpamClaim| match is_doubted {
+                    true => index.note_doubted(claim),
+                    false => index.note_recorded(claim),
+                };
+                let adopted = left(&index).pop().unwrap();
+                let mut now = claim(&honest, "10.0.0.8");
+                *now.pointer_mut(path).unwrap() = changed.into();
+                now["metadata"]["resourceVersion"] = "8".into();
+                index.apply(IpamKind::Claim, serde_json::from_value(now.clone()).unwrap());
+                end(&mut index, &adopted);
+                let changed = IpamClaim::read(serde_json::from_value(now.clone()).unwrap());
+                assert_eq!(left(&index), std::slice::from_ref(&changed));
+                // A change of other members needs no second adoption.
+                now["metadata"]["resourceVersion"] = "9".into();
+                index.apply(IpamKind::Claim, serde_json::from_value(now).unwrap());
+                end(&mut index, &changed);
+                assert_eq!(left(&index), []);
+            }
+        }
     }
 
     #[test]
