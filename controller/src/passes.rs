@@ -30,7 +30,7 @@ use std::time::Duration;
 use futures::stream::{self, FuturesUnordered};
 use futures::{Stream, StreamExt as _, future};
 use glowplug::host::Timestamp;
-use glowplug::host::allocator::{Adoption, ClaimError};
+use glowplug::host::allocator::{self, Adoption, ClaimError};
 use glowplug::host::claim::Claim;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
@@ -264,9 +264,21 @@ impl Problem {
     /// Returns why claimants do not hold all addresses of their records after an adoption. `unreadable` has the
     /// addresses whose leases cannot be read, each with the reason. `None`: the claimants hold all these addresses.
     pub(crate) fn of_adoption(unreadable: &[(IpAddr, String)], adoption: &Adoption) -> Option<Self> {
+        if unreadable.is_empty()
+            && let Some(first) = adoption.mismatches.first()
+            && let allocator::Problem::NotRecorded(error) = &first.problem
+        {
+            return Some(Self::Refused(error.clone()));
+        }
         let mismatches = adoption.mismatches.iter().map(|mismatch| (mismatch.address, mismatch.to_string()));
         let (addresses, reasons): (Vec<IpAddr>, Vec<String>) = unreadable.iter().cloned().chain(mismatches).unzip();
         Some(Self::Mismatch(reasons.into_iter().next()?, addresses))
+    }
+
+    /// Returns the reason why recorded addresses were not adopted. `None`: the problem is that of a claim.
+    pub(crate) fn of_record(&self) -> Option<String> {
+        let is_of_record = matches!(self, Self::Mismatch(..) | Self::Refused(ClaimError::NotRecorded { .. }));
+        is_of_record.then(|| self.to_string())
     }
 
     /// Returns the addresses that the name needs and that are not available.

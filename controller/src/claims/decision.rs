@@ -317,8 +317,8 @@ impl View {
             return self.refuse(claim, NotReady::AllocationFailed, message, now);
         }
         // The holder of the address may be an earlier claim of this name.
-        if let Some(Problem::Mismatch(message, _)) = &self.problem {
-            let refuse = || self.refuse(claim, NotReady::AllocationFailed, message.clone(), now);
+        if let Some(message) = self.problem.as_ref().and_then(Problem::of_record) {
+            let refuse = || self.refuse(claim, NotReady::AllocationFailed, message, now);
             return self.release_former().unwrap_or_else(refuse);
         }
         match &self.ledger.pool {

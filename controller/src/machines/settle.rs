@@ -347,6 +347,9 @@ impl View {
             _ if records.is_empty() => None,
             _ if !self.adopted.contains(own.name()) => Some(Step::Adopt(records, own.name().to_owned())),
             Some(Problem::Mismatch(message, _)) => Some(self.report("IPAddressConflict", message.clone())),
+            Some(Problem::Refused(error @ ClaimError::NotRecorded { .. })) => {
+                Some(self.report("IPAddressUnavailable", error.to_string()))
+            }
             _ => Some(Step::Wait),
         }
     }

@@ -108,16 +108,12 @@ impl Work<'_> {
         let without_record = rebuilt.without_record.len();
         tracing::info!(adopted, known, without_record, "compared the records of machines with the leases");
         self.log_adoption(&unknown, &rebuilt.adoption);
-        for mismatch in rebuilt.adoption.mismatches.iter().filter(|mismatch| is_conflict(&mismatch.problem)) {
-            self.report_conflict(&mismatch.claimant, mismatch.to_string());
+        for mismatch in &rebuilt.adoption.mismatches {
+            let Some(reason) = reason_of(&mismatch.problem) else { continue };
+            let (machine, note) = (&mismatch.claimant.machine, mismatch.to_string());
+            self.publish_about(reference(kind_of(machine.kind), machine), &Notice { is_warning: true, reason, note });
         }
         Ok(())
-    }
-
-    /// Publishes an event about a record that cannot be adopted.
-    fn report_conflict(&self, claimant: &Claimant, note: String) {
-        let notice = Notice { is_warning: true, reason: "IPAddressConflict", note };
-        self.publish_about(reference(kind_of(claimant.machine.kind), &claimant.machine), &notice);
     }
 
     /// Returns the names of machines that need an address. Older machines come first.
@@ -279,21 +275,41 @@ fn without(inventory: &mut Inventory, leased: &BTreeSet<(Claimant, IpAddr)>) -> 
     known
 }
 
-/// Whether a person must resolve this problem of an address. With any other problem, the machine keeps the address, or
-/// the record has no effect.
-fn is_conflict(problem: &Problem) -> bool {
+/// Returns the reason of the event about a record that cannot be adopted. `None`: no person must resolve the problem,
+/// because the machine keeps the address, or the record has no effect.
+fn reason_of(problem: &Problem) -> Option<&'static str> {
     use Problem::{Ambiguous, Duplicate, NoPool, OtherAddress, OtherNetwork, Reserved, ReuseDelay};
-    match problem {
+    let is_conflict = match problem {
+        Problem::NotRecorded(_) => return Some("IPAddressUnavailable"),
         Duplicate(_) | ReuseDelay(_) | NoPool | Ambiguous(_) | OtherAddress(_) | OtherNetwork(_) | Reserved(..) => true,
         // Another machine may get the address.
         Problem::Ignored(why) => *why == Ignored::Share,
         _ => false,
-    }
+    };
+    is_conflict.then_some("IPAddressConflict")
 }
 
 #[cfg(test)]
 mod tests {
+    use glowplug::host::allocator::ClaimError;
+
     use super::*;
+
+    #[test]
+    fn a_record_whose_problem_a_person_must_resolve_has_an_event() {
+        let address = "10.0.0.8".parse().unwrap();
+        let refused = ClaimError::NotRecorded { reason: "denied".to_owned() };
+        let reasons = [
+            (Problem::NotRecorded(refused), Some("IPAddressUnavailable")),
+            (Problem::OtherAddress(address), Some("IPAddressConflict")),
+            (Problem::Ignored(Ignored::Share), Some("IPAddressConflict")),
+            (Problem::Ignored(Ignored::OtherNamespace), None),
+            (Problem::Prefix(24), None),
+        ];
+        for (problem, reason) in reasons {
+            assert_eq!(reason_of(&problem), reason, "{problem:?}");
+        }
+    }
 
     #[test]
     fn a_claim_with_the_name_of_a_machine_is_no_holder_of_the_machine() {

@@ -194,13 +194,12 @@ impl Allocator {
         }
         let Some(state) = self.pools.get(name) else { return Outcome::Refused };
         let (pool, offers) = (Arc::clone(&state.pool), state.offers_to(&claimant.machine, address));
-        let Some(of_network) = self.networks.get(network) else { return Outcome::Refused };
-        // The ledger refuses a lease of this address or machine for now, so the record only reserves the address. A
-        // later adoption of the record may add the lease.
-        if of_network.is_refused(address) || self.check_denied(&claimant.machine).is_err() {
+        if let Err(error) = self.check_recordable(network, address, &claimant.machine) {
+            problems.push(Problem::NotRecorded(error));
             self.add_conflict(network, address, origin, State::Mismatch, journal);
             return Outcome::Refused;
         }
+        let Some(of_network) = self.networks.get(network) else { return Outcome::Refused };
         // The other record does not prevent the lease: its unknown machine may be this machine, or the other record is
         // an earlier record of this machine. See `Network::is_recorded_by_other`.
         if let Some(other) = of_network.conflict_at(address, |other| *other != **claimant) {

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
+use super::types::ClaimError;
 use crate::host::claim::Claimant;
 use crate::host::may_record::Ignored;
 use crate::host::pool::ReservedAddress;
@@ -63,6 +64,9 @@ pub enum Problem {
     /// The record belongs to the pool with this name, and the address is reserved in this pool or on its network. No
     /// other machine gets the address before the machine of the record is gone.
     Reserved(String, Option<ReservedAddress>),
+    /// The ledger refuses the lease of the address for now, with [`ClaimError::NotRecorded`]. The address is not allocated
+    /// to another machine before the machine of the record is gone. A later adoption of the record may add the lease.
+    NotRecorded(ClaimError),
     /// The prefix length of the pool, which differs from the prefix length in the record. The machine keeps the prefix
     /// length of its record.
     Prefix(u8),
@@ -103,6 +107,7 @@ impl fmt::Display for Mismatch {
                 write!(f, "is reserved in pool {pool:?}")?;
                 why.as_ref().map_or(Ok(()), |why| write!(f, " ({})", why.of(pool)))
             }
+            Problem::NotRecorded(error) => write!(f, "is reserved: {error}"),
             Problem::Ignored(why) => write!(f, "is ignored: {why}"),
             Problem::Prefix(length) => write!(f, "has another prefix length than its pool, which has {length}"),
         }

@@ -99,6 +99,14 @@ impl Allocator {
         }
     }
 
+    /// Fails with the reason if the ledger refuses for now to record a lease of this address for this machine.
+    pub(super) fn check_recordable(&self, network: &str, address: IpAddr, machine: &Machine) -> Result<(), ClaimError> {
+        match self.is_refused(network, address) {
+            true => Err(self.refused(network, address)),
+            false => self.check_denied(machine),
+        }
+    }
+
     /// The time before which a machine gets no further lease. `None`: the ledger has refused no lease of the machine.
     #[cfg(test)]
     pub(crate) fn denied_until(&self, machine: &Machine) -> Option<jiff::Timestamp> {

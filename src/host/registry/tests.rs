@@ -9,6 +9,7 @@ use super::*;
 use crate::host::change::{Change, Update};
 use crate::host::claim::{HolderKind, Request};
 use crate::host::ledger::{MemoryLedger, RefusedWrite, Transaction};
+use crate::host::may_record::Source;
 use crate::host::pool::tests::pool;
 
 pub(in crate::host) fn at(milliseconds: u64) -> Timestamp {
@@ -292,6 +293,45 @@ fn the_refusal_of_a_machine_sets_no_address_aside() {
     let group = ["denied", "e", "f"].map(|name| claim(name, 0));
     let answers = registry.claim_all(&group, at(3)).unwrap();
     assert_eq!(texts(&answers), ["the lease cannot be recorded: denied", "10.0.0.8/24", "10.0.0.9/24"]);
+}
+
+#[test]
+fn a_record_whose_lease_the_ledger_refuses_is_reported_until_a_later_adoption_adds_the_lease() {
+    let (mut registry, rule) = Refuses::registry(one_address("one", "10.0.0.8/31"));
+    let claimant = |name: &str| Claimant { machine: claim(name, 0).machine, interface: "eno101".parse().unwrap() };
+    let adopt = |registry: &mut Registry<Refuses>, name: &str, now| {
+        let record = Record {
+            claimant: claimant(name),
+            node_pool: None,
+            attachments: Vec::new(),
+            network: Some("default/n".to_owned()),
+            addresses: vec!["10.0.0.8/24".parse().unwrap()],
+            source: "Secret n/s".to_owned(),
+            kind: Source::Secret,
+        };
+        let Adoption { adopted, known, reserved, mismatches } = registry.adopt([record], at(now)).unwrap();
+        assert_eq!((known, reserved), (0, Vec::new()));
+        (adopted, mismatches.iter().map(ToString::to_string).collect::<Vec<_>>())
+    };
+    rule.set(|_, lease| lease.claimant.machine.name == "a");
+    let refused = |name: &str, why: &str| {
+        let text =
+            format!("Secret n/s: 10.0.0.8 of {} is reserved: the lease cannot be recorded: {why}", claimant(name));
+        (0, vec![text])
+    };
+    assert_eq!(adopt(&mut registry, "a", 1), refused("a", "denied"));
+    assert_eq!(texts(&registry.claim_all(&[claim("b", 0)], at(1)).unwrap()), ["10.0.0.9/24"]);
+    rule.set(|_, _| false);
+    // The ledger is not asked during the pause.
+    assert_eq!(adopt(&mut registry, "a", 2000), refused("a", "denied"));
+    assert_eq!(adopt(&mut registry, "a", 2001), (1, Vec::new()));
+    // The ledger has a released lease, and refuses to change this lease.
+    registry.release(&claim("a", 0).machine, at(2002)).unwrap();
+    rule.set(|_, _| true);
+    let why = "the ledger refused to change the lease of 10.0.0.8: denied";
+    assert_eq!(adopt(&mut registry, "c", 2003), refused("c", why));
+    rule.set(|_, _| false);
+    assert_eq!(adopt(&mut registry, "c", 2003 + 300_000), (1, Vec::new()));
 }
 
 #[test]

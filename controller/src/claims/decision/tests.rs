@@ -470,6 +470,8 @@ fn an_ipaddress_that_contradicts_the_ledger_is_reported_and_stays() {
     assert!(matches!(next(&view), Step::Adopt(..)));
     view.problem = Some(Problem::Mismatch(contradiction.to_owned(), Vec::new()));
     assert_eq!(readiness(&view), is(NotReady::AllocationFailed, contradiction));
+    view.problem = Some(Problem::Refused(ClaimError::NotRecorded { reason: "quota".to_owned() }));
+    assert_eq!(readiness(&view), is(NotReady::AllocationFailed, "the lease cannot be recorded: quota"));
     view.address = address(&json!({"spec": {"address": "10.0.0.08"}}));
     let message = "IPAddress \"c\": invalid address \"10.0.0.08\", expected an IP address";
     assert_eq!(readiness(&view), is(NotReady::AllocationFailed, message));

@@ -348,8 +348,8 @@ impl View {
             return keep.or_else(|| self.release_former()).unwrap_or_else(report);
         }
         // The holder of the addresses may be an earlier claim of this name.
-        if let Some(Problem::Mismatch(message, _)) = &self.problem {
-            let refuse = || self.refuse(claim, Failure::AddressConflict, message.clone(), now);
+        if let Some(message) = self.problem.as_ref().and_then(Problem::of_record) {
+            let refuse = || self.refuse(claim, Failure::AddressConflict, message, now);
             return self.release_former().unwrap_or_else(refuse);
         }
         let not_ready = || self.refuse(claim, Failure::PoolNotReady, why_not_ready(pool, facts), now);

@@ -1413,6 +1413,11 @@ fn an_address_that_only_the_secret_has_is_adopted_before_anything_else() {
     view.adopted.insert(NAME.to_owned());
     view.problem = Some(Problem::Mismatch("it is of another".to_owned(), Vec::new()));
     assert_eq!(decide(&view), report("IPAddressConflict", "it is of another"));
+    // The API server refuses the lease of the address.
+    let error = ClaimError::NotRecorded { reason: "quota".to_owned() };
+    view.problem = Some(Problem::Refused(error));
+    assert_eq!(decide(&view), report("IPAddressUnavailable", "the lease cannot be recorded: quota"));
+    assert_eq!(view.ended(Timestamp::UNIX_EPOCH), Ended::Waits(Vec::new()));
 }
 
 #[test]

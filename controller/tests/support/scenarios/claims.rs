@@ -823,6 +823,34 @@ pub async fn a_policy_that_refuses_the_leases_of_one_claim_does_not_delay_other_
     assert_eq!(site.address_of("denied").await, "10.0.0.10");
 }
 
+pub async fn a_claim_whose_recorded_address_a_policy_refuses_keeps_it_and_says_so(cluster: &Cluster) {
+    let (site, controller) = site(cluster, &["10.0.0.8/30"]).await;
+    site.claim("denied", &json!({})).await;
+    assert_eq!(site.address_of("denied").await, "10.0.0.8");
+    drop(controller);
+    let name = lease_name("10.0.0.8".parse().unwrap(), &format!("{}/vlan10", site.namespace)).unwrap();
+    site.leases.delete(&name, &DeleteParams::default()).await.unwrap();
+    let namespace = site.namespace.clone();
+    let of_claim = move |lease: &Value| {
+        let holder = &lease["spec"]["holder"];
+        holder["namespace"] == namespace.as_str() && holder["name"] == "denied"
+    };
+    let policy = Policy::start(cluster, &format!("policy-{}", site.namespace), ("CREATE", 403), of_claim).await;
+    poll("the policy", async || try_write(&site, "10.0.0.8", "denied").await.err()).await;
+    let mut next = Controller::start(cluster, &site);
+    next.until_ready().await;
+    let message = site.until_not_ready("denied", "AllocationFailed").await;
+    assert!(
+        message.starts_with("the lease cannot be recorded: ") && message.contains("refused by a policy"),
+        "{message}"
+    );
+    site.claim("a", &json!({})).await;
+    assert_eq!(site.address_of("a").await, "10.0.0.9");
+    policy.end().await;
+    assert_eq!(site.address_of("denied").await, "10.0.0.8");
+    assert_eq!(site.held().await, rows([("10.0.0.8", "denied"), ("10.0.0.9", "a")]));
+}
+
 pub async fn a_lease_that_the_api_server_refuses_to_change_blocks_only_its_own_address(cluster: &Cluster) {
     let (site, controller) = site(cluster, &["10.0.0.8/30"]).await;
     site.claim("a", &json!({})).await;

@@ -933,6 +933,39 @@ pub async fn a_machine_has_an_event_while_a_policy_refuses_its_lease_and_is_serv
     installed.stop().await;
 }
 
+pub async fn a_machine_has_an_event_while_a_policy_refuses_the_lease_of_its_recorded_address(cluster: &Cluster) {
+    let (hosted, mut installed) = running(cluster, &["10.0.0.8/30"], 1).await;
+    hosted.until_annotated("workers-0", ANNOTATION).await;
+    installed.stop_leading();
+    // Only the Secret records the address.
+    merge(&hosted.machines, "workers-0", &json!({"metadata": {"annotations": {ANNOTATION: null}}})).await;
+    hosted.kubevirt.report("workers-0", &json!({"interfaces": null})).await;
+    let leases: Api<StaticIPLease> = Api::all(hosted.client.clone());
+    let name = lease_name("10.0.0.8".parse().unwrap(), &hosted.network).unwrap();
+    let lease = leases.get(&name).await.unwrap();
+    hosted.forget_leases().await;
+    let namespace = hosted.namespace.clone();
+    let of_machine = move |lease: &Value| {
+        let holder = &lease["spec"]["holder"];
+        holder["namespace"] == namespace.as_str() && holder["name"] == "workers-0"
+    };
+    let policy = Policy::start(cluster, &format!("policy-{}", hosted.namespace), ("CREATE", 403), of_machine).await;
+    let dry_run = PostParams { dry_run: true, ..PostParams::default() };
+    let lease = StaticIPLease::new(&name, lease.spec);
+    poll("the policy", async || leases.create(&dry_run, &lease).await.err()).await;
+    installed.lead().await;
+    let note = hosted.until_event("workers-0", "IPAddressUnavailable").await;
+    assert!(note.starts_with("the lease cannot be recorded: ") && note.contains("refused by a policy"), "{note}");
+    // No other machine gets the address.
+    hosted.scale("workers", 2).await;
+    assert_eq!(hosted.address_of("workers-1").await, "10.0.0.9");
+    policy.end().await;
+    // The machine is served as before.
+    assert_eq!(hosted.until_annotated("workers-0", ANNOTATION).await, r#"["10.0.0.8/16"]"#);
+    assert_eq!(hosted.held().await, rows([("10.0.0.8", "workers-0"), ("10.0.0.9", "workers-1")]));
+    installed.stop().await;
+}
+
 /// Tests the steps of `docs/recovery.md`.
 pub async fn damaged_records_are_repaired_by_the_procedure_of_the_guide(cluster: &Cluster) {
     let (hosted, mut installed) = running(cluster, &["10.0.0.8/30"], 2).await;

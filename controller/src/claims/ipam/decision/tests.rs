@@ -346,6 +346,16 @@ fn a_claim_gets_the_address_of_its_status_from_an_earlier_claim_of_its_name_afte
 }
 
 #[test]
+fn a_claim_says_that_the_api_server_refuses_the_lease_of_the_address_in_its_status() {
+    let refused = Some(Problem::Refused(ClaimError::NotRecorded { reason: "quota".to_owned() }));
+    let claim = Some(claim(&json!({"status": {"ips": ["10.0.0.8/24"]}})));
+    let view = View { claim, problem: refused, ..view() };
+    let message = "the lease cannot be recorded: quota";
+    assert_eq!(status(&view), is(json!(["10.0.0.8/24"]), "IPAddressConflict", message));
+    assert!(view.waits_for_address());
+}
+
+#[test]
 fn every_virtual_machine_that_a_claim_names_may_use_its_address() {
     let owner = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "name": "c", "uid": "vmi-1"});
     let other = json!({"metadata": {"labels": {"kubevirt.io/vm": "b"}, "ownerReferences": [owner]}});
