@@ -353,11 +353,7 @@ impl Work<'_> {
     async fn update_secret(&self, view: &View, own: OwnSecret, document: &str) -> Result<Response, Error> {
         let (key, name) = (&view.key, own.name().to_owned());
         let vm = view.vm.as_ref().ok_or(Error::Behind)?;
-        let secret = match own.updated(vm, document, Timestamp::now()) {
-            Ok(secret) => secret,
-            Err(problem) => return Ok(Response::Refused(Problem::Mismatch(problem, Vec::new()))),
-        };
-        let secret = match self.store_secret(key, &secret).await? {
+        let secret = match self.store_secret(key, &own.updated(vm, document, Timestamp::now())).await? {
             Some(secret) => {
                 tracing::info!(machine = %key, secret = name, "updated the network data of a machine");
                 NetworkSecret::read(Some(secret))

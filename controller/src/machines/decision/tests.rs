@@ -1573,6 +1573,33 @@ fn a_machine_gets_another_secret_if_a_user_has_added_an_address_to_the_document(
     assert!(matches!(decide(&view), Step::UpdateSecret(..)), "{:?}", decide(&view));
 }
 
+/// Returns the settings of pool `n/p` with a template in which another link has this address.
+fn with_template(address: &str) -> BTreeMap<String, PoolSettings> {
+    let network = json!({"id": "b", "type": "ipv4", "link": "eno102", "ip_address": format!("{address}/24")});
+    let links = ["eno101", "eno102"].map(|id| json!({"id": id, "type": "phy"}));
+    let template = json!({"links": links, "networks": [network]}).to_string();
+    [("n/p".to_owned(), PoolSettings { template: Some(template), ..PoolSettings::default() })].into()
+}
+
+#[test]
+fn the_secret_follows_the_template_of_its_pool_if_another_link_gets_another_address() {
+    let of = |address: &str| View { pools: with_template(address), ..settled() };
+    let (earlier, mut view) = (document(&of("192.168.5.8")), of("192.168.5.9"));
+    let new = document(&view);
+    assert_eq!(new, earlier.replace("192.168.5.8", "192.168.5.9"));
+    let before = OwnSecret { document: earlier.into_bytes(), ..own("m-1", "v-1") };
+    view.secrets = secrets([before.clone()]);
+    view.instance = Some(instance(&running()));
+    assert_eq!(decide(&view), Step::UpdateSecret(Box::new(before.clone()), new.clone()));
+    let now: Timestamp = "2026-08-01T11:00:00Z".parse().unwrap();
+    let updated = NetworkSecret::read(Some(before.updated(&vm(&json!({})), &new, now)));
+    let NetworkSecret::Ours(written) = updated else { panic!("{updated:?}") };
+    let (metadata, document) = (written.metadata.clone(), new.into_bytes());
+    assert_eq!(*written, OwnSecret { metadata, document, updated: Some(now), ..before });
+    // The guest has read the earlier document.
+    outdated(View { secrets: secrets([*written]), ..view }, RESTART);
+}
+
 #[test]
 fn a_secret_whose_leases_have_another_holder_is_foreign() {
     let mut view = settled();

@@ -337,6 +337,7 @@ scenarios! {
     network_data::the_network_data_of_a_machine_follows_the_subnet_of_its_address,
     network_data::a_guest_with_the_prefix_length_32_reads_the_on_link_gateway_of_its_pool,
     network_data::the_settings_of_a_pool_reach_a_guest_at_its_next_restart,
+    network_data::the_address_of_another_link_in_the_template_of_a_pool_reaches_a_guest_at_its_next_restart,
     network_data::a_changed_mac_address_gives_the_machine_a_secret_of_a_new_name,
     network_data::after_twenty_mac_addresses_only_the_secret_of_the_guest_and_the_newest_secret_are_left,
     network_data::a_machine_keeps_its_address_when_leases_are_lost_while_its_guest_reads_an_earlier_secret,

@@ -802,6 +802,33 @@ pub async fn the_settings_of_a_pool_reach_a_guest_at_its_next_restart(cluster: &
     place.end([row("w", &secret, "10.0.0.8"), row("x", &secret_of_x, "10.0.0.10")]).await;
 }
 
+pub async fn the_address_of_another_link_in_the_template_of_a_pool_reaches_a_guest_at_its_next_restart(
+    cluster: &Cluster,
+) {
+    let place = Place::start(cluster, &["10.0.0.8/30"]).await;
+    let set_template = async |address: &str| {
+        let links = ["eno101", "eno102"].map(|id| json!({"id": id, "type": "phy"}));
+        let network = json!({"id": "b", "type": "ipv4", "link": "eno102", "ip_address": address});
+        let template = json!({"links": links, "networks": [network]}).to_string();
+        let changed = Patch::Merge(json!({"spec": {"template": template}}));
+        place.pools.patch("p", &PatchParams::default(), &changed).await.unwrap();
+    };
+    let (_, secret) = place.run("w").await;
+    place.until_recorded("w").await;
+    for address in ["192.168.5.8/24", "192.168.5.9/24"] {
+        until_next_second().await;
+        set_template(address).await;
+        until_outdated(&place, 1).await;
+        until_next_second().await;
+        assert_eq!(place.restart("w").await.document()["networks"][0]["ip_address"], address);
+        until_outdated(&place, 0).await;
+    }
+    assert_eq!(place.secret_name("w").await, secret);
+    assert_eq!(place.held().await, held([("10.0.0.8", "w")]));
+    let read = ["10.0.0.8", "192.168.5.9"].map(str::to_owned).into();
+    place.end([("w".to_owned(), Some(secret), read)]).await;
+}
+
 pub async fn a_changed_mac_address_gives_the_machine_a_secret_of_a_new_name(cluster: &Cluster) {
     let place = Place::start(cluster, &["10.0.0.8/30"]).await;
     let (mut manifest, first) = place.run("w").await;
