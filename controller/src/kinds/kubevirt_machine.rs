@@ -22,7 +22,7 @@ use crate::kinds::guest::Guest;
 use crate::kinds::pool::HolderKind;
 use crate::kinds::virtual_machine::{
     CloudInit, MACHINE_NAME_LABEL, MACHINE_NAMESPACE_LABEL, NETWORK_DATA_KEY, NetworkData, VirtualMachine,
-    addresses_in, instances, kubevirt_machines, networks, virtual_machines,
+    addresses_in, addresses_of_links, instances, kubevirt_machines, networks, virtual_machines,
 };
 
 /// Maximum number of interfaces in the allocation of a Secret. A user can write any number, and the leader looks for the
@@ -439,6 +439,16 @@ impl OwnSecret {
         self.interfaces.iter().flat_map(|given| &given.addresses).map(IpNetwork::ip).collect()
     }
 
+    /// Returns the addresses that a user has added to the document. They are on a link with an allocated address: there,
+    /// the controller writes only the addresses in the annotation. Addresses of other links come from the template of
+    /// the pool, which may have changed since, so they are left out.
+    pub(crate) fn addresses_of_user(&self) -> Vec<IpAddr> {
+        let allocated = self.addresses();
+        let is_allocated = |address: &IpAddr| allocated.contains(address);
+        let links = addresses_of_links(&self.document).into_iter().filter(|link| link.iter().any(is_allocated));
+        links.flatten().filter(|address| !is_allocated(address)).collect()
+    }
+
     /// Name of the Secret.
     pub(crate) fn name(&self) -> &str {
         self.metadata.name.as_deref().unwrap_or_default()
@@ -591,6 +601,26 @@ mod tests {
         let NetworkSecret::Ours(read) = NetworkSecret::read(Some(updated)) else { panic!() };
         let expected = OwnSecret { metadata, updated: Some(now), document: document.into_bytes(), ..*own.clone() };
         assert_eq!(*read, expected);
+    }
+
+    #[test]
+    fn an_address_of_a_user_is_on_a_link_with_an_allocated_address() {
+        let of_user = |document: &Value| {
+            let document = document.to_string().into_bytes();
+            let data = [(NETWORK_DATA_KEY.to_owned(), ByteString(document))].into();
+            let NetworkSecret::Ours(own) = NetworkSecret::read(Some(Secret { data: Some(data), ..written() })) else {
+                panic!()
+            };
+            own.addresses_of_user().iter().map(IpAddr::to_string).collect::<Vec<_>>()
+        };
+        let mut document: Value = serde_json::from_str(DOCUMENT).unwrap();
+        document["links"].as_array_mut().unwrap().push(json!({"id": "eno102", "type": "phy"}));
+        let networks = |document: &mut Value, added: Value| document["networks"].as_array_mut().unwrap().push(added);
+        networks(&mut document, json!({"id": "b", "type": "ipv4", "link": "eno102", "ip_address": "10.0.9.9/24"}));
+        assert_eq!(of_user(&document), [] as [&str; 0]);
+        networks(&mut document, json!({"id": "c", "type": "ipv4", "link": "eno101", "ip_address": "10.0.0.9/24"}));
+        networks(&mut document, json!({"id": "d", "type": "ipv6", "link": "eno101", "ip_address": "fd00::9/64"}));
+        assert_eq!(of_user(&document), ["10.0.0.9", "fd00::9"]);
     }
 
     #[test]

@@ -5,41 +5,55 @@
 //! | network data | effect |
 //! |---|---|
 //! | a Secret of the controller that no lease names | its addresses become leases of its machine |
-//! | a Secret with such a name that a user has written or changed | its addresses are reserved |
+//! | a Secret with such a name that a user has written or replaced | its addresses are reserved |
+//! | a Secret of the controller to which a user has added addresses | the added addresses are reserved |
 //! | data of a user, in a Secret or in the object itself | its addresses are reserved |
 //!
 //! Both the VirtualMachine and its instance count: a guest keeps the data with which it was started, although the
 //! template has changed or the VirtualMachine is gone. The earlier content of a Secret that a user has changed is not
 //! known.
 
-use crate::kinds::kubevirt_machine::{Instance, NetworkSecret, uid};
+use crate::kinds::kubevirt_machine::{Instance, NetworkSecret, OwnSecret, uid};
 use crate::kinds::network_data::{is_issued, is_issued_for};
 use crate::kinds::virtual_machine::{NetworkData, VirtualMachine};
 use crate::machines::step::Step;
 use crate::machines::view::View;
 
-/// Returns the names of the Secrets of a machine that may have an address without a lease. Such a name has the form of
-/// a name of the controller.
+/// Returns the name of the Secret to which a VirtualMachine refers. `None`: the name does not belong to this controller,
+/// or is that of another machine. The webhook or the leader replaces such a copied name.
+fn secret_of_template(vm: Option<&VirtualMachine>) -> Option<&str> {
+    let vm = vm?;
+    let is_copied =
+        |name: &str| is_issued(name) && vm.metadata.name.as_ref().is_some_and(|vm| !is_issued_for(name, vm));
+    vm.secret().filter(|name| !is_copied(name))
+}
+
+/// Returns the name of the Secret that the guest of a machine reads, if this Secret may have an address without a lease.
+/// Such a name has the form of a name of the controller.
 ///
 /// `is_leased` says whether a lease of the machine names a Secret. A lease has the name before the controller writes
-/// the Secret, so the addresses of this Secret are held, and a leader need not read it.
+/// the Secret, so the addresses of this Secret are held, and a leader need not read it. But the leader replaces the
+/// reference to a Secret that a user has changed. So a Secret that only the guest reads may have other addresses than
+/// its lease.
+pub(super) fn unread_secret_of_guest<'o>(
+    vm: Option<&VirtualMachine>,
+    instance: Option<&'o Instance>,
+    is_leased: impl Fn(&str) -> bool,
+) -> Option<&'o str> {
+    let guest = instance.filter(|instance| !instance.has_ended).and_then(Instance::secret);
+    guest.filter(|name| secret_of_template(vm) != Some(name) || !is_leased(name))
+}
+
+/// Returns the names of the Secrets of a machine that may have an address without a lease: the Secret of its guest, see
+/// [`unread_secret_of_guest`], and the Secret of its template.
 pub(super) fn unread_secrets<'o>(
     vm: Option<&'o VirtualMachine>,
     instance: Option<&'o Instance>,
     is_leased: impl Fn(&str) -> bool,
 ) -> Vec<&'o str> {
     let guest = instance.filter(|instance| !instance.has_ended).and_then(Instance::secret);
-    let template = vm.and_then(|vm| {
-        let name = vm.secret()?;
-        // The webhook or the leader replaces the copied name of a Secret of another machine.
-        let is_copied = is_issued(name) && vm.metadata.name.as_ref().is_some_and(|vm| !is_issued_for(name, vm));
-        (!is_copied).then_some(name)
-    });
-    // The leader replaces the reference to a Secret that a user has changed. So a Secret that only the guest reads may
-    // have other addresses than its lease.
-    let of_guest = guest.filter(|name| template != Some(name) || !is_leased(name));
-    let of_template = template.filter(|name| guest != Some(name) && !is_leased(name));
-    of_guest.into_iter().chain(of_template).collect()
+    let of_template = secret_of_template(vm).filter(|name| guest != Some(name) && !is_leased(name));
+    unread_secret_of_guest(vm, instance, is_leased).into_iter().chain(of_template).collect()
 }
 
 /// Whether a VirtualMachine or its instance has network data that the controller has not written.
@@ -58,8 +72,7 @@ impl View {
     /// Returns the next step that reads the Secrets of [`unread_secrets`], adopts their addresses, or reserves the
     /// addresses that a user has written. `None`: nothing is left to do, or another controller serves the machine.
     pub(super) fn adopt_secrets(&self) -> Option<Step> {
-        let is_leased = |name: &str| self.ledger.held.iter().any(|held| held.secrets.contains(name));
-        let unread = unread_secrets(self.vm.as_ref(), self.instance.as_ref(), is_leased);
+        let unread = unread_secrets(self.vm.as_ref(), self.instance.as_ref(), |name| self.is_leased(name));
         let is_read = |name: &str| self.instance.as_ref().is_some_and(|instance| instance.secret() == Some(name));
         let of_secret = |name: &str| match self.secrets.get(name) {
             None => Some(Step::ReadSecret(name.to_owned())),
@@ -70,12 +83,28 @@ impl View {
             {
                 None
             }
-            Some(NetworkSecret::Ours(own)) if self.is_unproven() => self.reserve_foreign(name, &own.addresses()),
-            Some(NetworkSecret::Ours(own)) => self.adopt(own).filter(|step| matches!(step, Step::Adopt(..))),
+            Some(NetworkSecret::Ours(own)) => self.adopt_or_reserve(own),
             Some(NetworkSecret::Foreign(_, addresses)) => self.reserve_foreign(name, addresses),
             Some(NetworkSecret::Absent) => None,
         };
         unread.into_iter().filter(|_| !self.ledger.is_of_another).find_map(of_secret)
+    }
+
+    /// Whether a lease of the machine names a Secret.
+    pub(super) fn is_leased(&self, secret: &str) -> bool {
+        self.ledger.held.iter().any(|held| held.secrets.contains(secret))
+    }
+
+    /// Returns the next step that adopts the addresses in a Secret of the controller, and reserves the addresses that a
+    /// user has added. `None`: nothing is left to do.
+    pub(super) fn adopt_or_reserve(&self, own: &OwnSecret) -> Option<Step> {
+        let of_user = own.addresses_of_user();
+        if self.is_unproven() {
+            return self.reserve_foreign(own.name(), &[own.addresses(), of_user].concat());
+        }
+        // A reservation needs no request to the API server, so it comes first: the adoption may fail.
+        let reserve = self.reserve_foreign(own.name(), &of_user);
+        reserve.or_else(|| self.adopt(own).filter(|step| matches!(step, Step::Adopt(..))))
     }
 
     /// Returns the next step that reserves the addresses in the network data of another author, before another machine

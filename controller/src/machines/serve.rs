@@ -23,6 +23,7 @@ use crate::kinds::kubevirt_machine::{
 use crate::kinds::network_data::{NETWORK_DATA_LABEL, REQUESTED, VM_ANNOTATION, is_issued, is_issued_for, renewed};
 use crate::kinds::pool::HolderKind;
 use crate::kinds::virtual_machine::{ADDRESSES_ANNOTATION, Attachment, VirtualMachine};
+use crate::machines::before_opening::unread_secret_of_guest;
 use crate::machines::recorded::Held;
 use crate::machines::settle::{has_annotations, marks};
 use crate::machines::source::Offer;
@@ -113,19 +114,17 @@ impl View {
         }
     }
 
-    /// Returns the next step that adopts the addresses in the Secret of a guest, reserves them if a user has written
-    /// them, or adds the name of this Secret to the leases. `None`: a lease names the Secret, the guest reads no Secret
-    /// with a name of this controller, or another controller serves the machine.
+    /// Returns the next step that adopts the addresses in the Secret of a guest, reserves those that a user has written,
+    /// or adds the name of this Secret to the leases. `None`: [`View::settle`] does this with the Secret of the template,
+    /// the guest reads no Secret with a name of this controller, or another controller serves the machine.
     pub(super) fn adopt_guest(&self) -> Option<Step> {
-        let name = self.instance.as_ref()?.secret()?;
-        if self.ledger.is_of_another || self.ledger.held.iter().any(|held| held.secrets.contains(name)) {
-            return None;
-        }
+        let name = unread_secret_of_guest(self.vm.as_ref(), self.instance.as_ref(), |name| self.is_leased(name))?;
         match self.secrets.get(name) {
+            _ if self.ledger.is_of_another => None,
             None => Some(Step::ReadSecret(name.to_owned())),
-            Some(NetworkSecret::Ours(own)) if self.is_unproven() => self.reserve_foreign(name, &own.addresses()),
             Some(NetworkSecret::Ours(own)) => {
-                self.adopt(own).filter(|step| matches!(step, Step::Adopt(..))).or_else(|| self.record_secret(own))
+                let record = || self.record_secret(own).filter(|_| !self.is_unproven());
+                self.adopt_or_reserve(own).or_else(record)
             }
             Some(NetworkSecret::Foreign(_, addresses)) => self.reserve_foreign(name, addresses),
             Some(NetworkSecret::Absent) => None,

@@ -20,9 +20,7 @@ use crate::cluster::request::list;
 use crate::kinds::kubevirt_machine::{Given, Instance, NetworkSecret, OwnSecret, STATUS_MAP, is_deleted, uid};
 use crate::kinds::network_data::{DIGEST_ANNOTATION, ISSUED, NETWORK_DATA_LABEL, REQUESTED, VM_ANNOTATION};
 use crate::kinds::pool::HolderKind;
-use crate::kinds::virtual_machine::{
-    ADDRESSES_ANNOTATION, NetworkData, VirtualMachine, addresses_in, addresses_of_links,
-};
+use crate::kinds::virtual_machine::{ADDRESSES_ANNOTATION, NetworkData, VirtualMachine};
 use crate::ledger::types::Reservation;
 use crate::machines::recorded::Held;
 use crate::machines::step::{Notice, Once, Removal, Step};
@@ -46,37 +44,24 @@ pub(super) struct Served<'a> {
     pub(super) is_current: bool,
 }
 
-/// Returns the addresses that a user has added to the document of a Secret: they are on a link with an address of the
-/// machine, and neither the annotation nor the current document has them. Addresses of other links are not counted: they
-/// can come from the template of the pool, which may have changed. `None`: there is no such address, or the document
-/// cannot have been changed.
-fn of_user(served: &Served) -> Option<Vec<IpAddr>> {
-    let own = served.own;
-    let current = served.document.as_ref()?.as_ref().ok().filter(|_| !own.is_immutable)?;
-    let given = own.addresses();
-    let known: BTreeSet<IpAddr> = addresses_in(current.as_bytes()).into_iter().chain(given.iter().copied()).collect();
-    let links = addresses_of_links(&own.document).into_iter();
-    let links = links.filter(|link| link.iter().any(|address| given.contains(address)));
-    let foreign: Vec<IpAddr> = links.flatten().filter(|address| !known.contains(address)).collect();
-    (!foreign.is_empty()).then_some(foreign)
-}
-
 impl View {
     /// Returns the next step for a VirtualMachine with a Secret. The steps change the leases, the annotation and the
     /// status map to match the Secret.
     pub(super) fn settle(&self, vm: &VirtualMachine, own: &OwnSecret) -> Step {
-        let known = self.adopt(own).or_else(|| self.record_secret(own)).or_else(|| self.keep(own));
+        let of_user = own.addresses_of_user();
+        let known = self.reserve_foreign(own.name(), &of_user).or_else(|| self.adopt(own));
+        let known = known.or_else(|| self.record_secret(own)).or_else(|| self.keep(own));
         let known = known.or_else(|| self.move_leases(&own.machine)).or_else(|| self.reserve_recorded());
-        let given = || own.addresses().into_iter().collect();
-        let known = known.or_else(|| self.end_records(&given(), Some(own.name())));
+        let named = || own.addresses().into_iter().chain(of_user.iter().copied()).collect();
+        let known = known.or_else(|| self.end_records(&named(), Some(own.name())));
         if let Some(step) = known {
             return step;
         }
         let served = self.served(vm, own);
         // A user has changed the document. The machine gets a Secret of another name, so no later guest reads the changed
-        // document.
-        if let Some(foreign) = of_user(&served) {
-            return self.reserve_foreign(own.name(), &foreign).unwrap_or_else(|| self.request_reference(vm));
+        // document. Without a current document, no other Secret can be written.
+        if !of_user.is_empty() && matches!(served.document, Some(Ok(_))) {
+            return self.request_reference(vm);
         }
         let step = self.update(&served).or_else(|| self.project(&served)).or_else(|| self.compare_sources(vm, own));
         let step = step.or_else(|| self.drop_secrets(&own.machine, own.name()));

@@ -245,6 +245,16 @@ fn named(name: &str) -> OwnSecret {
     OwnSecret { metadata: ObjectMeta { name: Some(name.to_owned()), ..own.metadata }, ..own }
 }
 
+/// Returns the Secret of machine `m-1` under this name, to whose document a user has added the address 10.0.0.9.
+fn with_added(name: &str) -> OwnSecret {
+    let own = named(name);
+    let mut document: Value = serde_json::from_slice(&own.document).unwrap();
+    let mut added = document["networks"][0].clone();
+    (added["id"], added["ip_address"]) = ("added".into(), "10.0.0.9".into());
+    document["networks"].as_array_mut().unwrap().push(added);
+    OwnSecret { document: document.to_string().into_bytes(), ..own }
+}
+
 fn deleting(metadata: ObjectMeta) -> ObjectMeta {
     let time = k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Timestamp::UNIX_EPOCH);
     ObjectMeta { deletion_timestamp: Some(time), ..metadata }
@@ -470,6 +480,7 @@ fn a_guest_that_started_before_its_secret_existed_must_be_restarted() {
         let instance = Some(reading(secret, &json!({"status": {"phase": phase}})));
         let mut view = View { granted: granted("m-1"), instance, ..view() };
         view.ledger.held = vec![Held { secrets: names([NAME, EARLIER]), ..held("m-1", "10.0.0.8") }];
+        view.secrets.insert(EARLIER.to_owned(), NetworkSecret::Ours(Box::new(named(EARLIER))));
         view.done.insert(Once::DropSecrets);
         match decide(&view) {
             Step::CreateSecret(.., notice) => notice,
@@ -1079,7 +1090,12 @@ fn before_a_growth_is_open_the_secrets_that_no_lease_names_are_read_and_adopted(
     let mut changed = View { instance: guest(EARLIER), ..served() };
     changed.ledger.held[0].secrets = names([EARLIER, NAME]);
     assert_eq!(steps(changed.clone(), &foreign(EARLIER)), reserved(EARLIER));
-    assert_eq!(steps(changed, &secrets([named(EARLIER)])), [read(EARLIER)]);
+    assert_eq!(steps(changed.clone(), &secrets([named(EARLIER)])), [read(EARLIER)]);
+    // A user has only added an address. Without a VirtualMachine, the guest is an orphan.
+    assert_eq!(steps(changed.clone(), &secrets([with_added(EARLIER)])), reserved(EARLIER));
+    let source = format!("Secret n/{EARLIER}");
+    let of_orphan = [read(EARLIER), reserve("i-1", "10.0.0.9", &source)];
+    assert_eq!(steps(View { vm: None, ..changed }, &secrets([with_added(EARLIER)])), of_orphan);
     // The leases are lost. The two Secrets have addresses of different networks.
     let mut lost = View { instance: guest(EARLIER), ..view() };
     let [Step::ReadSecret(_), Step::Adopt(first, _), Step::ReadSecret(_), Step::Adopt(second, _)] =
@@ -1091,6 +1107,8 @@ fn before_a_growth_is_open_the_secrets_that_no_lease_names_are_read_and_adopted(
     let expected: [IpNetwork; 2] = ["10.0.0.8/16", "10.1.0.8/16"].map(|text| text.parse().unwrap());
     assert_eq!([addresses(first), addresses(second)], expected.map(|address| vec![address]));
     assert_eq!(steps(View { vm: None, ..lost.clone() }, &foreign(EARLIER)).len(), 2);
+    let adopted = [reserved(EARLIER), vec![Step::Adopt(vec![record(EARLIER)], EARLIER.to_owned()), read(NAME)]];
+    assert_eq!(steps(lost.clone(), &secrets([with_added(EARLIER)])), adopted.concat());
     lost.ledger.is_of_another = true;
     assert_eq!(steps(lost, &foreign(EARLIER)), []);
     // A Secret of another machine, which the template of a copy names, and the Secret of an earlier VirtualMachine.
@@ -1507,6 +1525,7 @@ fn a_machine_without_a_guest_keeps_eight_earlier_secrets() {
 fn an_earlier_secret_is_deleted_after_a_consistent_read_of_a_guest_with_the_current_secret() {
     let mut view = settled();
     view.ledger.held[0].secrets = names([EARLIER, NAME]);
+    view.secrets.insert(EARLIER.to_owned(), NetworkSecret::Ours(Box::new(named(EARLIER))));
     assert_eq!(decide(&view), Step::Wait, "KubeVirt may start a guest from an older version of the VirtualMachine");
     for other in [None, Some(EARLIER)] {
         let instance = Some(reading(other, &json!({"status": {"phase": "Scheduling"}})));
@@ -1550,27 +1569,42 @@ fn the_secret_gets_a_new_document_when_the_pool_changes() {
 
 #[test]
 fn a_machine_gets_another_secret_if_a_user_has_added_an_address_to_the_document() {
-    let mut document: Value = serde_json::from_str(&document(&served())).unwrap();
-    let mut added = document["networks"][0].clone();
-    (added["id"], added["ip_address"]) = ("added".into(), "10.0.0.9".into());
-    document["networks"].as_array_mut().unwrap().push(added);
-    let changed = OwnSecret { document: document.to_string().into_bytes(), ..own("m-1", "v-1") };
-    let view = View { secrets: secrets([changed]), ..settled() };
-    let Step::Reserve(reserved) = decide(&view) else { panic!("{:?}", decide(&view)) };
-    let expected = ("10.0.0.9".parse().unwrap(), format!("Secret n/{NAME}"));
-    let (addresses, sources): (Vec<_>, BTreeSet<_>) = reserved.into_iter().map(|it| (it.address, it.source)).unzip();
-    assert_eq!((addresses, &sources), (vec![expected.0], &[expected.1].into()));
-    let view = View { reserved: sources, ..view };
+    let mut view = View { secrets: secrets([with_added(NAME)]), ..settled() };
+    let source = format!("Secret n/{NAME}");
+    assert_eq!(decide(&view), reserve("v-1", "10.0.0.9", &source));
+    view.reserved.insert(source);
     assert!(matches!(decide(&view), Step::RequestReference(..)), "{:?}", decide(&view));
-    // An address of another link can come from the template of the pool.
-    let mut document: Value = serde_json::from_str(&self::document(&served())).unwrap();
-    document["links"].as_array_mut().unwrap().push(json!({"id": "eno102", "type": "phy"}));
-    let network =
-        json!({"id": "b", "type": "ipv4", "link": "eno102", "ip_address": "10.0.0.9", "netmask": "255.255.255.0"});
-    document["networks"].as_array_mut().unwrap().push(network);
-    let earlier = OwnSecret { document: document.to_string().into_bytes(), ..own("m-1", "v-1") };
-    let view = View { secrets: secrets([earlier]), ..settled() };
-    assert!(matches!(decide(&view), Step::UpdateSecret(..)), "{:?}", decide(&view));
+    // The record of the added address does not end while the Secret has the address.
+    view.ledger.unrecorded = excluded("v-1", "10.0.0.9");
+    assert!(matches!(decide(&view), Step::RequestReference(..)), "{:?}", decide(&view));
+    // Without a current document, the machine would get no other Secret.
+    let interfaces = json!([{"name": "iface1", "sriov": {}}]);
+    let sriov = vm(&json!({"spec": {"template": {"spec": {"domain": {"devices": {"interfaces": interfaces}}}}}}));
+    for (vm, selected) in [(sriov, Ok(vec![selected()])), (vm(&json!({})), Ok(vec![]))] {
+        let without = View { vm: Some(vm), selected, reserved: BTreeSet::new(), ..view.clone() };
+        let other_networks = ["infra/vlan10".to_owned()].into_iter().filter(|_| without.selected == Ok(vec![]));
+        let mut without = View { other_networks: other_networks.collect(), ..without };
+        assert_eq!(decide(&without), reserve("v-1", "10.0.0.9", &format!("Secret n/{NAME}")));
+        without.reserved.clone_from(&view.reserved);
+        assert!(matches!(decide(&without), Step::Report(_) | Step::Wait), "{:?}", decide(&without));
+    }
+}
+
+#[test]
+fn an_address_that_a_user_has_added_to_the_secret_of_a_guest_is_reserved_after_a_lease_names_the_secret() {
+    let mut view = settled();
+    view.ledger.held[0].secrets = names([EARLIER, NAME]);
+    view.secrets.insert(EARLIER.to_owned(), NetworkSecret::Ours(Box::new(with_added(EARLIER))));
+    view.instance = Some(reading(Some(EARLIER), &running()));
+    let source = format!("Secret n/{EARLIER}");
+    assert_eq!(decide(&view), reserve("v-1", "10.0.0.9", &source));
+    let orphan = View { vm: None, machine: None, ..view.clone() };
+    assert_eq!(decide(&orphan), reserve("i-1", "10.0.0.9", &source));
+    // The guest of the orphan has never run.
+    let unproven = View { instance: Some(reading(Some(EARLIER), &json!({}))), ..orphan };
+    assert_eq!(decide(&unproven), reserve("i-1", "10.0.0.9", &source));
+    view.reserved.insert(source);
+    outdated(view, RESTART);
 }
 
 /// Returns the settings of pool `n/p` with a template in which another link has this address.
@@ -1719,6 +1753,7 @@ const RESTART: &str = "The guest runs with earlier network data: restart the mac
 fn a_guest_that_does_not_read_the_current_secret_of_its_machine_is_outdated() {
     let mut view = settled();
     view.ledger.held[0].secrets = names([EARLIER, NAME]);
+    view.secrets.insert(EARLIER.to_owned(), NetworkSecret::Ours(Box::new(named(EARLIER))));
     for other in [None, Some(EARLIER)] {
         outdated(View { instance: Some(reading(other, &running())), ..view.clone() }, RESTART);
     }
@@ -2431,6 +2466,7 @@ fn a_new_address_of_a_source_is_used_only_before_a_guest_has_started() {
     assert_eq!(decide(&view), report("IPAddressConflict", note));
     view.ledger.held[0].secrets = names([EARLIER]);
     view.instance = Some(reading(Some(EARLIER), &json!({"status": {"phase": "Scheduling"}})));
+    view.secrets.insert(EARLIER.to_owned(), NetworkSecret::Absent);
     assert_eq!(decide(&view), report("IPAddressConflict", note), "it waits for no Secret");
     // No instance exists, but a guest may still start with 10.0.0.7 from an earlier Secret.
     view.instance = None;

@@ -359,6 +359,7 @@ scenarios! {
     network_data::network_data_of_a_user_reserves_its_address_although_no_pool_selects_the_machine,
     network_data::no_machine_gets_the_address_of_a_guest_with_network_data_of_its_user_after_the_template_has_changed,
     network_data::no_machine_gets_an_address_that_a_guest_has_read_from_a_secret_that_its_user_had_changed,
+    network_data::no_machine_gets_an_address_that_the_user_of_a_guest_had_added_to_its_secret,
     network_data::network_data_of_the_user_is_kept_in_a_new_machine,
     network_data::network_data_of_the_user_replaces_the_network_data_of_the_controller,
     network_data::a_machine_that_leaves_its_pool_starts_without_network_data,

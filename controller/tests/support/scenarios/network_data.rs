@@ -1555,14 +1555,16 @@ pub async fn no_machine_gets_the_address_of_a_guest_with_network_data_of_its_use
     place.end([row("x", &x, "10.0.0.10"), row("y", &y, "10.0.0.9"), row("z", &z, "10.0.0.8")]).await;
 }
 
-pub async fn no_machine_gets_an_address_that_a_guest_has_read_from_a_secret_that_its_user_had_changed(
-    cluster: &Cluster,
-) {
+/// Starts a guest of machine `w` from a Secret whose document its user has changed with `change`. Then asserts that
+/// machine `x` gets the address 10.0.0.10 from the next leader. `read` has the addresses that the guest reads.
+async fn check_changed_secret(cluster: &Cluster, change: impl Fn(&mut Value), read: &[&str]) {
     let mut place = Place::start(cluster, &["10.0.0.8/29"]).await;
     let (_, first) = place.run("w").await;
     place.until_recorded("w").await;
     place.stop_leading();
-    let changed = json!({"networkdata": ByteString(document_of_user("10.0.0.9").into_bytes())});
+    let mut document = place.until_running("w").await.document();
+    change(&mut document);
+    let changed = json!({"networkdata": ByteString(document.to_string().into_bytes())});
     let patch = Patch::Merge(json!({"data": changed}));
     place.secrets.patch(&first, &PatchParams::default(), &patch).await.unwrap();
     assert_eq!(place.restart("w").await.network_data_secret.unwrap().0, first);
@@ -1576,9 +1578,25 @@ pub async fn no_machine_gets_an_address_that_a_guest_has_read_from_a_secret_that
     place.change_leaders().await;
     let (_, x) = place.run("x").await;
     assert_eq!(place.held().await, held([("10.0.0.10", "x"), ("10.0.0.8", "w")]));
-    assert_eq!(guests(&[&place.hosted]).await, [row("w", &first, "10.0.0.9"), row("x", &x, "10.0.0.10")]);
+    let of_w = ("w".to_owned(), Some(first), read.iter().map(|&address| address.to_owned()).collect());
+    assert_eq!(guests(&[&place.hosted]).await, [of_w, row("x", &x, "10.0.0.10")]);
     place.restart("w").await;
     place.end([row("w", &second, "10.0.0.8"), row("x", &x, "10.0.0.10")]).await;
+}
+
+pub async fn no_machine_gets_an_address_that_a_guest_has_read_from_a_secret_that_its_user_had_changed(
+    cluster: &Cluster,
+) {
+    let replace = |document: &mut Value| *document = serde_json::from_str(&document_of_user("10.0.0.9")).unwrap();
+    check_changed_secret(cluster, replace, &["10.0.0.9"]).await;
+}
+
+pub async fn no_machine_gets_an_address_that_the_user_of_a_guest_had_added_to_its_secret(cluster: &Cluster) {
+    let add = |document: &mut Value| {
+        let added = json!({"id": "n", "link": "eno101", "type": "ipv4", "ip_address": "10.0.0.9/16"});
+        document["networks"].as_array_mut().unwrap().push(added);
+    };
+    check_changed_secret(cluster, add, &["10.0.0.8", "10.0.0.9"]).await;
 }
 
 pub async fn network_data_of_the_user_replaces_the_network_data_of_the_controller(cluster: &Cluster) {
