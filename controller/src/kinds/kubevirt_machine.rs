@@ -243,9 +243,8 @@ impl Instance {
     /// Reads an instance. A member with an unexpected structure counts as absent.
     pub(crate) fn read(object: Object) -> Self {
         let guest = Guest::read(&object);
-        let phase = object.data["status"]["phase"].as_str().unwrap_or_default();
         let (has_started, has_left) = (has_started(&object), has_left(&object));
-        let has_ended = ["Succeeded", "Failed"].contains(&phase);
+        let has_ended = ["Succeeded", "Failed"].contains(&phase(&object));
         let metadata = ObjectMeta { managed_fields: None, ..object.metadata };
         let owners = metadata.owner_references.iter().flatten();
         let owner = owners.into_iter().find(|owner| owner.kind == "VirtualMachine").map(|owner| owner.uid.clone());
@@ -287,24 +286,36 @@ impl Instance {
     }
 }
 
+/// Phase of an instance. Empty: KubeVirt has not written the status.
+fn phase(instance: &Object) -> &str {
+    instance.data["status"]["phase"].as_str().unwrap_or_default()
+}
+
 /// Whether the guest of an instance may have read its drive.
 fn has_started(instance: &Object) -> bool {
-    let phase = instance.data["status"]["phase"].as_str().unwrap_or_default();
-    !["", "Pending", "Scheduling"].contains(&phase)
+    !["", "Pending", "Scheduling"].contains(&phase(instance))
+}
+
+/// Returns the UIDs of the instances between which the guest of an instance migrates. Both instances have both UIDs in
+/// their status. `None`: the guest does not migrate, or it migrates within its instance. KubeVirt writes the UIDs only if
+/// the target is an instance of another cluster or namespace.
+fn migration(instance: &Object) -> Option<[&str; 2]> {
+    let migration = &instance.data["status"]["migrationState"];
+    let [source, target] = ["sourceState", "targetState"].map(|it| migration[it]["virtualMachineInstanceUID"].as_str());
+    Some([source?, target?])
 }
 
 /// Whether a migration has moved the guest of an instance to an instance of another cluster or namespace, where the
-/// guest runs with the same addresses. Such a migration has a `syncAddress`, and the status of both instances has the
-/// UID of the target.
+/// guest runs with the same addresses. If the source has failed, the guest may run at the target, too: a source that no
+/// longer gets the state of the target marks the migration as failed.
 pub(crate) fn has_left(instance: &Object) -> bool {
-    let migration = &instance.data["status"]["migrationState"];
-    let (source, target) = (&migration["sourceState"], &migration["targetState"]["virtualMachineInstanceUID"]);
+    let state = &instance.data["status"]["migrationState"];
+    let has_succeeded = state["completed"] == true && state["failed"] != true;
+    let own = uid(&instance.metadata);
     // Users can write any status of an instance that has not started.
     has_started(instance)
-        && migration["completed"] == true
-        && migration["failed"] != true
-        && source["syncAddress"].is_string()
-        && target.as_str().is_some_and(|target| target != uid(&instance.metadata))
+        && (has_succeeded || phase(instance) == "Failed")
+        && migration(instance).is_some_and(|[source, target]| source == own && target != own)
 }
 
 /// Returns the addresses that a KubevirtMachine records as its own.
@@ -675,6 +686,69 @@ mod tests {
         let interface = r#"{"interface":"eno1","network":"n/net","pool":"n/p","addresses":[]}"#;
         let many = format!("\"interfaces\":[{}", format!("{interface},").repeat(MOST_INTERFACES));
         assert_eq!(problem("\"interfaces\":[", &many), error("65 interfaces, expected at most 64"));
+    }
+
+    /// Returns an instance with what KubeVirt writes during a migration between `i-1` and `i-2`, which are instances of two
+    /// clusters or namespaces. Merges `changes` into the status.
+    fn migrating(uid: &str, changes: &Value) -> Object {
+        let source = json!({
+            "migrationUID": "source", "virtualMachineInstanceUID": "i-1", "node": "node-1", "pod": "virt-launcher-w-1",
+            "nodeSelectors": {}, "selinuxContext": "none", "persistentStatePVCName": "",
+        });
+        let target = json!({
+            "migrationUID": "target", "virtualMachineInstanceUID": "i-2", "node": "node-2", "pod": "virt-launcher-w-2",
+            "domainName": "w", "domainNamespace": "n", "domainDetected": true, "nodeAddress": "192.0.2.7",
+        });
+        let state = json!({"migrationUID": "source", "sourceState": source, "targetState": target});
+        let mut status = json!({"phase": "Running", "migrationState": state});
+        // Each instance has the address of the other side.
+        let other = if uid == "i-1" { "targetState" } else { "sourceState" };
+        status["migrationState"][other]["syncAddress"] = json!("192.0.2.1:9185");
+        json_patch::merge(&mut status, changes);
+        let object = json!({"metadata": {"namespace": "n", "name": "w", "uid": uid}, "spec": {}, "status": status});
+        serde_json::from_value(object).unwrap()
+    }
+
+    #[test]
+    fn a_guest_has_left_the_source_of_a_migration_to_another_cluster_and_not_its_target() {
+        let of = |uid: &str, changes: &Value| Instance::read(migrating(uid, changes)).has_left;
+        let state = |changes: Value| json!({"migrationState": changes});
+        let ended = |phase: &str, changes: Value| json!({"phase": phase, "migrationState": changes});
+        let completed = json!({"completed": true});
+        let failed = json!({"completed": true, "failed": true});
+        let own_address = json!({"completed": true, "sourceState": {"syncAddress": "192.0.2.2:9185"}});
+        assert_eq!(of("i-1", &json!({})), false, "during the migration");
+        assert_eq!(of("i-1", &state(completed.clone())), true);
+        assert_eq!(of("i-1", &ended("Succeeded", completed.clone())), true);
+        // After a restart, the controller that synchronizes the clusters also writes its own address.
+        assert_eq!(of("i-1", &ended("Succeeded", own_address)), true);
+        // The guest continues to run here, or has ended here.
+        assert_eq!(of("i-1", &state(failed.clone())), false);
+        assert_eq!(of("i-1", &ended("Succeeded", failed.clone())), false);
+        // The source no longer gets the state of the target, where the guest may run.
+        assert_eq!(of("i-1", &ended("Failed", failed.clone())), true);
+        assert_eq!(of("i-1", &ended("Failed", json!({}))), true);
+        for changes in [json!({}), completed.clone(), failed.clone()] {
+            assert_eq!(of("i-2", &state(changes)), false);
+        }
+        assert_eq!(of("i-2", &ended("Failed", failed.clone())), false);
+        // A migration within a cluster writes no UID. A migration to the target that has not begun writes only its own.
+        let without = json!({"virtualMachineInstanceUID": null});
+        let within = json!({"completed": true, "sourceState": null, "targetState": null});
+        let begun = json!({"completed": true, "sourceState": null});
+        let waiting = json!({"completed": true, "targetState": without});
+        for changes in [within, begun, waiting] {
+            for (uid, phase) in [("i-1", "Running"), ("i-1", "Failed"), ("i-2", "Running")] {
+                assert_eq!(of(uid, &ended(phase, changes.clone())), false, "{uid} {phase} {changes}");
+            }
+        }
+        // The guest of another instance has no relation to this instance.
+        assert_eq!(of("i-3", &state(completed.clone())), false);
+        // Users can write this status.
+        for phase in ["", "Pending", "Scheduling"] {
+            let instance = Instance::read(migrating("i-1", &ended(phase, completed.clone())));
+            assert_eq!((instance.has_started, instance.has_left), (false, false), "{phase}");
+        }
     }
 
     #[test]

@@ -1133,8 +1133,8 @@ fn a_reference_that_is_copied_from_another_machine_is_replaced_after_the_address
 /// Creates an instance that refers to a Secret, and whose guest has migrated to another cluster. Merges `changes` into
 /// the state of the migration.
 fn left(secret: Option<&str>, changes: &Value) -> Instance {
-    let target = json!({"virtualMachineInstanceUID": "i-2"});
-    let source = json!({"syncAddress": "192.0.2.1:9185"});
+    let target = json!({"virtualMachineInstanceUID": "i-2", "syncAddress": "192.0.2.1:9185"});
+    let source = json!({"virtualMachineInstanceUID": "i-1"});
     let mut migration = json!({"completed": true, "sourceState": source, "targetState": target});
     json_patch::merge(&mut migration, changes);
     reading(secret, &json!({"status": {"phase": "Succeeded", "migrationState": migration}}))
@@ -1151,10 +1151,10 @@ fn a_guest_that_migrated_to_another_cluster_keeps_its_address() {
     // In each of these cases, the guest is in this cluster: after a migration within the cluster, after a failed
     // migration, during a migration, and at the target of a migration.
     for changes in [
-        json!({"sourceState": {"syncAddress": null}}),
+        json!({"sourceState": null, "targetState": null}),
         json!({"failed": true}),
         json!({"completed": false}),
-        json!({"targetState": {"virtualMachineInstanceUID": "i-1"}}),
+        json!({"sourceState": {"virtualMachineInstanceUID": "i-0"}, "targetState": {"virtualMachineInstanceUID": "i-1"}}),
     ] {
         let view = View { instance: Some(left(Some(NAME), &changes)), ..settled() };
         assert_eq!(decide(&view), Step::Wait, "{changes}");

@@ -493,10 +493,10 @@ fn a_lease_is_checked_when_its_virtual_machine_and_any_guest_with_its_address_ar
 /// Stores the guest of a machine of this namespace, which has migrated to another cluster with this address.
 fn migrate(objects: &mut Objects, namespace: &str, name: &str, address: &str) {
     let mut object = instance(&[address]);
+    let target = json!({"virtualMachineInstanceUID": "of-another-cluster", "syncAddress": "192.0.2.1:9185"});
+    object.metadata.uid = Some("of-this-cluster".to_owned());
     object.data["status"] = json!({"phase": "Succeeded", "migrationState": {
-        "completed": true,
-        "sourceState": {"syncAddress": "192.0.2.1:9185"},
-        "targetState": {"virtualMachineInstanceUID": "of-another-cluster"},
+        "completed": true, "sourceState": {"virtualMachineInstanceUID": "of-this-cluster"}, "targetState": target,
     }});
     let key = Key { namespace: namespace.to_owned(), name: name.to_owned() };
     assert!(objects.store_guest(key, 5, Guest::read(&object)));

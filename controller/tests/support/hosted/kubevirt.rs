@@ -373,7 +373,8 @@ impl KubeVirt {
 
     /// Reports that a guest has migrated to another cluster, where the guest continues to run with the same addresses.
     pub async fn migrate_to_another_cluster(&self, name: &str) {
-        self.report(name, &migrated()).await;
+        let instance = self.instances.get(name).await.unwrap();
+        self.report(name, &migrated(&instance)).await;
     }
 
     /// Returns the drives of a guest, oldest first.
@@ -519,10 +520,11 @@ impl Drive {
     }
 }
 
-/// Returns the status of an instance whose guest has migrated to another cluster.
-pub fn migrated() -> Value {
-    let source = json!({"syncAddress": "192.0.2.1:9185"});
-    let target = json!({"virtualMachineInstanceUID": "of-another-cluster"});
+/// Returns the status of an instance whose guest has migrated to another cluster. The instance has the address of the other
+/// side, but not its own address.
+pub fn migrated(instance: &DynamicObject) -> Value {
+    let source = json!({"virtualMachineInstanceUID": instance.uid()});
+    let target = json!({"virtualMachineInstanceUID": "of-another-cluster", "syncAddress": "192.0.2.1:9185"});
     let migration = json!({"completed": true, "sourceState": source, "targetState": target});
     json!({"phase": "Succeeded", "migrationState": migration})
 }

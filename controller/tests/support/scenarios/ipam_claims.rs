@@ -470,7 +470,8 @@ pub async fn no_claim_gets_the_address_of_a_guest_that_migrated_to_another_clust
     tenant.claim("a", &json!({"metadata": {"finalizers": [PERSISTENT]}})).await;
     assert_eq!(tenant.ips_of("a").await, ["10.0.0.8/16"]);
     tenant.start("a", "uid-a").await;
-    merge(&tenant.instances, "a", &json!({"status": migrated()})).await;
+    let status = migrated(&tenant.instances.get("a").await.unwrap());
+    merge(&tenant.instances, "a", &json!({"status": status})).await;
     let name = leader::name(&tenant.spec(&[]).network, "10.0.0.8");
     poll("the migration in the lease", async || tenant.site.leases.get(&name).await.unwrap().spec.migrated).await;
     // The instance is gone before ipam-extensions removes its finalizer from the claim.
