@@ -954,6 +954,26 @@ mod tests {
     }
 
     #[test]
+    fn a_machine_whose_guest_came_from_another_cluster_is_new() {
+        let mut lists = Lists::default();
+        add_vm(&mut lists, "shop/arrived", None, json!({}));
+        let uid = |uid: &str| json!({"virtualMachineInstanceUID": uid});
+        let migration = json!({"completed": true, "sourceState": uid("other"), "targetState": uid("vmi-shop-arrived")});
+        let owner = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": "arrived", "uid": "vm-shop-arrived"});
+        lists.add_instance(object(json!({
+            "metadata": {
+                "namespace": "shop", "name": "arrived", "uid": "vmi-shop-arrived", "resourceVersion": "8",
+                "ownerReferences": [owner],
+            },
+            "spec": {},
+            "status": {"phase": "Running", "migrationState": migration},
+        })));
+        let answer = of_cluster(lists, shop());
+        let reason = "its guest came from another cluster: it gets addresses like a new machine, for the next start of the guest";
+        assert_eq!((results(&answer), &*answer.machines[0].reason), (vec![("shop/arrived", Word::New)], reason));
+    }
+
+    #[test]
     fn names_of_objects_are_printed_with_escaped_control_characters() {
         let hostile = "w\u{1b}[2J\u{9b}\u{202e}";
         let mut lists = Lists::default();

@@ -220,6 +220,10 @@ impl<'a> Facts<'a> {
             Standing::HasSecret => return row(&[], Word::Recorded, "its network data records the addresses"),
             Standing::Migrates => return row(&[], Word::Waiting, "its guest comes from another cluster"),
             Standing::New => return row(&[], Word::New, "no guest runs: it gets addresses like a new machine"),
+            Standing::Arrived => {
+                let reason = "its guest came from another cluster: it gets addresses like a new machine, for the next start of the guest";
+                return row(&[], Word::New, reason);
+            }
             Standing::OwnData | Standing::LeftAlone | Standing::Runs => {}
         }
         if let Some(problem) = self.unreadable.get(&Key::of_machine(&claimant.machine)) {

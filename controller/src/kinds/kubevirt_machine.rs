@@ -74,6 +74,8 @@ pub(crate) struct Instance {
     pub(crate) network_data: NetworkData,
     /// Whether the guest has migrated to another cluster or namespace, where it runs with the same addresses.
     pub(crate) has_left: bool,
+    /// Whether the guest comes from an instance of another cluster or namespace, and has the network of this instance.
+    pub(crate) has_arrived: bool,
 }
 
 /// A Secret with the network data of a VirtualMachine.
@@ -243,7 +245,7 @@ impl Instance {
     /// Reads an instance. A member with an unexpected structure counts as absent.
     pub(crate) fn read(object: Object) -> Self {
         let guest = Guest::read(&object);
-        let (has_started, has_left) = (has_started(&object), has_left(&object));
+        let (has_started, has_left, has_arrived) = (has_started(&object), has_left(&object), has_arrived(&object));
         let has_ended = ["Succeeded", "Failed"].contains(&phase(&object));
         let metadata = ObjectMeta { managed_fields: None, ..object.metadata };
         let owners = metadata.owner_references.iter().flatten();
@@ -254,7 +256,7 @@ impl Instance {
             network_data => network_data.unwrap_or(NetworkData::None),
         };
         let networks = networks(&object.data["spec"], metadata.namespace.as_deref().unwrap_or_default());
-        Self { metadata, owner, networks, guest, has_started, has_ended, network_data, has_left }
+        Self { metadata, owner, networks, guest, has_started, has_ended, network_data, has_left, has_arrived }
     }
 
     /// Name of the Secret from which the guest reads its network data. `None`: the guest reads no Secret with a name
@@ -291,9 +293,10 @@ fn phase(instance: &Object) -> &str {
     instance.data["status"]["phase"].as_str().unwrap_or_default()
 }
 
-/// Whether the guest of an instance may have read its drive.
+/// Whether the guest of an instance may have read its drive. An instance in phase WaitingForSync receives a guest of
+/// another cluster, and has no pod yet.
 fn has_started(instance: &Object) -> bool {
-    !["", "Pending", "Scheduling"].contains(&phase(instance))
+    !["", "Pending", "Scheduling", "WaitingForSync"].contains(&phase(instance))
 }
 
 /// Returns the UIDs of the instances between which the guest of an instance migrates. Both instances have both UIDs in
@@ -316,6 +319,12 @@ pub(crate) fn has_left(instance: &Object) -> bool {
     has_started(instance)
         && (has_succeeded || phase(instance) == "Failed")
         && migration(instance).is_some_and(|[source, target]| source == own && target != own)
+}
+
+/// Whether the guest of an instance comes from an instance of another cluster or namespace.
+fn has_arrived(instance: &Object) -> bool {
+    let own = uid(&instance.metadata);
+    migration(instance).is_some_and(|[source, target]| source != own && target == own)
 }
 
 /// Returns the addresses that a KubevirtMachine records as its own.
@@ -710,28 +719,31 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_has_left_the_source_of_a_migration_to_another_cluster_and_not_its_target() {
-        let of = |uid: &str, changes: &Value| Instance::read(migrating(uid, changes)).has_left;
+    fn a_guest_has_left_the_source_and_has_arrived_at_the_target_of_a_migration_to_another_cluster() {
+        let of = |uid: &str, changes: &Value| {
+            let instance = Instance::read(migrating(uid, changes));
+            (instance.has_left, instance.has_arrived)
+        };
         let state = |changes: Value| json!({"migrationState": changes});
         let ended = |phase: &str, changes: Value| json!({"phase": phase, "migrationState": changes});
         let completed = json!({"completed": true});
         let failed = json!({"completed": true, "failed": true});
         let own_address = json!({"completed": true, "sourceState": {"syncAddress": "192.0.2.2:9185"}});
-        assert_eq!(of("i-1", &json!({})), false, "during the migration");
-        assert_eq!(of("i-1", &state(completed.clone())), true);
-        assert_eq!(of("i-1", &ended("Succeeded", completed.clone())), true);
+        assert_eq!(of("i-1", &json!({})), (false, false), "during the migration");
+        assert_eq!(of("i-1", &state(completed.clone())), (true, false));
+        assert_eq!(of("i-1", &ended("Succeeded", completed.clone())), (true, false));
         // After a restart, the controller that synchronizes the clusters also writes its own address.
-        assert_eq!(of("i-1", &ended("Succeeded", own_address)), true);
+        assert_eq!(of("i-1", &ended("Succeeded", own_address)), (true, false));
         // The guest continues to run here, or has ended here.
-        assert_eq!(of("i-1", &state(failed.clone())), false);
-        assert_eq!(of("i-1", &ended("Succeeded", failed.clone())), false);
+        assert_eq!(of("i-1", &state(failed.clone())), (false, false));
+        assert_eq!(of("i-1", &ended("Succeeded", failed.clone())), (false, false));
         // The source no longer gets the state of the target, where the guest may run.
-        assert_eq!(of("i-1", &ended("Failed", failed.clone())), true);
-        assert_eq!(of("i-1", &ended("Failed", json!({}))), true);
+        assert_eq!(of("i-1", &ended("Failed", failed.clone())), (true, false));
+        assert_eq!(of("i-1", &ended("Failed", json!({}))), (true, false));
         for changes in [json!({}), completed.clone(), failed.clone()] {
-            assert_eq!(of("i-2", &state(changes)), false);
+            assert_eq!(of("i-2", &state(changes)), (false, true));
         }
-        assert_eq!(of("i-2", &ended("Failed", failed.clone())), false);
+        assert_eq!(of("i-2", &ended("Failed", failed.clone())), (false, true));
         // A migration within a cluster writes no UID. A migration to the target that has not begun writes only its own.
         let without = json!({"virtualMachineInstanceUID": null});
         let within = json!({"completed": true, "sourceState": null, "targetState": null});
@@ -739,13 +751,13 @@ mod tests {
         let waiting = json!({"completed": true, "targetState": without});
         for changes in [within, begun, waiting] {
             for (uid, phase) in [("i-1", "Running"), ("i-1", "Failed"), ("i-2", "Running")] {
-                assert_eq!(of(uid, &ended(phase, changes.clone())), false, "{uid} {phase} {changes}");
+                assert_eq!(of(uid, &ended(phase, changes.clone())), (false, false), "{uid} {phase} {changes}");
             }
         }
         // The guest of another instance has no relation to this instance.
-        assert_eq!(of("i-3", &state(completed.clone())), false);
+        assert_eq!(of("i-3", &state(completed.clone())), (false, false));
         // Users can write this status.
-        for phase in ["", "Pending", "Scheduling"] {
+        for phase in ["", "Pending", "Scheduling", "WaitingForSync"] {
             let instance = Instance::read(migrating("i-1", &ended(phase, completed.clone())));
             assert_eq!((instance.has_started, instance.has_left), (false, false), "{phase}");
         }

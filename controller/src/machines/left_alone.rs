@@ -34,6 +34,9 @@ pub(crate) enum Standing {
     Migrates,
     /// The leader has noted that the machine is left alone.
     LeftAlone,
+    /// The guest comes from another cluster, and has the network that it had there. The machine gets addresses of its
+    /// own, which the guest uses after a restart.
+    Arrived,
     /// The guest runs with a network of its own. Without a lease, the machine is left alone.
     Runs,
     /// No guest runs with a network of its own, so the machine gets addresses like a new machine.
@@ -50,6 +53,7 @@ impl Standing {
             () if has_data => Self::OwnData,
             () if vm.awaits_migration => Self::Migrates,
             () if vm.is_left_alone() => Self::LeftAlone,
+            () if instance.is_some_and(|instance| instance.has_arrived) => Self::Arrived,
             () if instance.is_some_and(Instance::runs_without_data) => Self::Runs,
             () => Self::New,
         }
@@ -61,10 +65,13 @@ impl Standing {
 impl View {
     /// Returns the next step for a machine that is or must be left alone. If the decision needs the instance, this step
     /// reads the instance. `None`: the machine must be served, has network data, or waits for a guest that migrates.
+    ///
+    /// A machine whose guest comes from another cluster is served. After a restart without network data, the guest could
+    /// use the address of its source again, and this address is held only for a limited time.
     pub(super) fn leave_alone(&self, vm: &VirtualMachine, selected: &[Selected]) -> Option<Step> {
         let standing = Standing::of(vm, self.instance.as_ref());
         match standing {
-            Standing::OwnData | Standing::HasSecret | Standing::Migrates => return None,
+            Standing::OwnData | Standing::HasSecret | Standing::Migrates | Standing::Arrived => return None,
             Standing::LeftAlone if self.holds_an_address_of_each(vm, selected) && !self.has_done(Once::Annotate) => {
                 return Some(Step::AnnotateVm(json!({"metadata": {
                     "uid": vm.metadata.uid, "annotations": {(LEFT_ALONE_ANNOTATION): null},

@@ -850,7 +850,7 @@ fn a_machine_that_runs_without_network_data_and_holds_no_address_is_left_alone()
 
 #[test]
 fn a_machine_is_served_if_its_guest_does_not_run_or_a_user_has_removed_the_annotation() {
-    for phase in ["", "Pending", "Scheduling", "Succeeded", "Failed"] {
+    for phase in ["", "Pending", "Scheduling", "WaitingForSync", "Succeeded", "Failed"] {
         let instance = Some(reading(None, &json!({"status": {"phase": phase}})));
         let view = View { instance, ..without_reference() };
         assert_eq!(decide(&view), request(Some(early_guest())), "{phase}");
@@ -958,6 +958,27 @@ fn a_machine_that_receives_a_guest_of_another_cluster_gets_no_address() {
         receiver.ledger.waiting = [holder("m-1")].into();
         assert_eq!(decide(&receiver), Step::Withdraw(holder("m-1")));
     }
+}
+
+#[test]
+fn a_machine_whose_guest_came_from_another_cluster_gets_an_address_of_its_own() {
+    let migration = |source: &str, target: &str| {
+        let uid = |uid: &str| json!({"virtualMachineInstanceUID": uid});
+        let state = json!({"completed": true, "sourceState": uid(source), "targetState": uid(target)});
+        reading(None, &json!({"status": {"phase": "Running", "migrationState": state}}))
+    };
+    let arrived = View { instance: Some(migration("i-0", "i-1")), ..without_reference() };
+    assert_eq!(decide(&arrived), request(Some(early_guest())));
+    assert_eq!(arrived.pools_that_leave_alone(), BTreeSet::new());
+    // The guest may use an address that its objects record.
+    assert!(!arrived.may_have_copies());
+    // The machine waits for its guest until KubeVirt changes its run strategy.
+    let mut waiting = referring(None);
+    json_patch::merge(&mut waiting, &json!({"spec": {"runStrategy": "WaitAsReceiver"}}));
+    assert_eq!(decide(&View { vm: Some(vm(&waiting)), ..arrived.clone() }), Step::Wait);
+    // The guest of the source ran here before a pool selected the machine.
+    let source = View { instance: Some(migration("i-1", "i-2")), ..arrived };
+    assert!(matches!(decide(&source), Step::LeaveAlone(..)));
 }
 
 #[test]

@@ -9,6 +9,8 @@
 //! - The template of a VirtualMachine is copied into its instance, with labels and annotations. An interface without a MAC
 //!   address gets a new one at each start. An interface with state `absent` is left out.
 //! - A migration builds the drive from the specification of the instance, a restart from the template.
+//! - A VirtualMachine with the run strategy `WaitAsReceiver` gets an instance that waits for a guest of another cluster. The
+//!   arrival of the guest sets the run strategy of an annotation.
 //! - A change of the cloud-init volume or of an `acpiIndex` under a running instance sets the condition `RestartRequired`.
 //! - An instance that a webhook rejects is created again when the VirtualMachine or a webhook configuration changes.
 //!   The real program also tries again after some time. Here, a test does this with [`KubeVirt::retry`].
@@ -34,6 +36,7 @@ use tokio::sync::Notify;
 use super::definitions::{INSTANCE, VIRTUAL_MACHINE, resource};
 use super::provider::{next_mac, object};
 use super::{changed, is_running, mutator, unless_gone};
+use crate::support::controller::until;
 
 /// Finalizer of KubeVirt on a VirtualMachine.
 pub const FINALIZER: &str = "kubevirt.io/virtualMachineControllerFinalize";
@@ -42,6 +45,12 @@ const INSTANCE_FINALIZER: &str = "kubevirt.io/foregroundDeleteVirtualMachine";
 
 /// Condition of a VirtualMachine whose running guest differs from the template.
 const RESTART_REQUIRED: &str = "RestartRequired";
+/// Run strategy of a VirtualMachine that receives a guest of another cluster.
+pub const RECEIVER: &str = "WaitAsReceiver";
+/// Annotation of a VirtualMachine with the run strategy that it gets after it has received a guest.
+pub const RESTORED_STRATEGY: &str = "kubevirt.io/restore-run-strategy";
+/// Annotation of an instance that waits for a guest of another cluster.
+const MIGRATION_TARGET: &str = "kubevirt.io/create-migration-target";
 /// The node of every guest.
 const NODE: &str = "node-1";
 
@@ -186,6 +195,9 @@ impl KubeVirt {
         if let Some(instance) = &instance {
             if is_halted(&vm) {
                 unless_gone(self.instances.delete(name, &DeleteParams::default()).await);
+            } else if is_receiver(&vm) && !is_target(instance) {
+                let strategy = json!({"spec": {"runStrategy": vm.annotations().get(RESTORED_STRATEGY)}});
+                unless_gone(self.vms.patch(name, &PatchParams::default(), &Patch::Merge(strategy)).await);
             } else {
                 self.require_restart(&vm, instance).await;
             }
@@ -206,7 +218,7 @@ impl KubeVirt {
             let source = source(&template["spec"]).map(|(source, _)| source).unwrap_or_default();
             self.is_late.load(Ordering::Relaxed) && source.get("networkDataSecretRef").is_none()
         };
-        if is_too_early() {
+        if is_too_early() && !is_receiver(&vm) {
             return;
         }
         let owner = json!({
@@ -214,13 +226,16 @@ impl KubeVirt {
             "controller": true, "blockOwnerDeletion": true,
         });
         let metadata = &template["metadata"];
-        let instance = json!({
+        let mut instance = json!({
             "metadata": {
                 "name": name, "namespace": self.namespace, "labels": metadata["labels"],
                 "annotations": metadata["annotations"], "finalizers": [INSTANCE_FINALIZER], "ownerReferences": [owner],
             },
             "spec": template["spec"],
         });
+        if is_receiver(&vm) {
+            instance["metadata"]["annotations"][MIGRATION_TARGET] = "true".into();
+        }
         match self.instances.create(&PostParams::default(), &object(INSTANCE, instance)).await {
             Err(kube::Error::Api(status)) if status.message.contains("webhook") => {
                 self.guests().rejected.insert(name.to_owned(), status.message.clone());
@@ -262,7 +277,8 @@ impl KubeVirt {
             return;
         }
         match instance.data["status"]["phase"].as_str() {
-            Some("Running" | "Failed" | "Succeeded") => return,
+            Some("Running" | "Failed" | "Succeeded" | "WaitingForSync") => return,
+            _ if is_target(&instance) => return self.report(name, &json!({"phase": "WaitingForSync"})).await,
             // The pod is created and waits for the Secrets of its volumes. If the instance has changed since the read, the watch
             // reports the change and this function runs again.
             Some("Pending") | None => {
@@ -377,6 +393,18 @@ impl KubeVirt {
         self.report(name, &migrated(&instance)).await;
     }
 
+    /// Lets the guest of another cluster arrive at the instance of a receiving machine. The guest has read no drive of this
+    /// instance.
+    pub async fn receive(&self, name: &str) {
+        let instance = until(&self.instances, name, is_target).await;
+        let source = json!({"virtualMachineInstanceUID": "of-another-cluster", "syncAddress": "192.0.2.1:9185"});
+        let target = json!({"virtualMachineInstanceUID": instance.uid()});
+        let migration = json!({"completed": true, "sourceState": source, "targetState": target});
+        let status = json!({"phase": "Running", "nodeName": NODE, "migrationState": migration});
+        let arrived = json!({"metadata": {"annotations": {(MIGRATION_TARGET): null}}, "status": status});
+        self.instances.patch(name, &PatchParams::default(), &Patch::Merge(arrived)).await.unwrap();
+    }
+
     /// Returns the drives of a guest, oldest first.
     pub fn drives(&self, name: &str) -> Vec<Drive> {
         self.guests().drives.get(name).cloned().unwrap_or_default()
@@ -429,6 +457,16 @@ fn is_absent(interface: &Value) -> bool {
 /// Returns whether the specification of a VirtualMachine halts the machine.
 fn is_halted(vm: &DynamicObject) -> bool {
     vm.data["spec"]["running"] == false || vm.data["spec"]["runStrategy"] == "Halted"
+}
+
+/// Returns whether a VirtualMachine waits for a guest of another cluster.
+fn is_receiver(vm: &DynamicObject) -> bool {
+    vm.data["spec"]["runStrategy"] == RECEIVER
+}
+
+/// Returns whether an instance waits for a guest of another cluster.
+fn is_target(instance: &DynamicObject) -> bool {
+    instance.annotations().contains_key(MIGRATION_TARGET)
 }
 
 /// Returns whether the drive of a machine needs the Secret of this name.

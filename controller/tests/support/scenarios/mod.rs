@@ -350,6 +350,7 @@ scenarios! {
     network_data::after_a_loss_of_leases_a_record_reserves_its_address_in_a_pool_without_a_selector,
     network_data::the_lease_of_a_machine_moves_to_a_pool_that_gets_its_address,
     network_data::no_machine_gets_the_address_of_a_guest_that_migrated_to_another_cluster,
+    network_data::a_machine_that_receives_a_guest_of_another_cluster_gets_an_address_for_the_next_start,
     network_data::a_machine_of_version_0_2_0_keeps_its_secret_until_it_is_created_again,
     network_data::a_manifest_with_the_secret_name_of_version_0_2_0_gets_a_new_secret_name,
     network_data::an_orphan_keeps_its_secret_if_the_garbage_collector_is_faster_than_kubevirt,

@@ -31,7 +31,7 @@ use crate::support::apply::{apply, apply_server_side};
 use crate::support::controller::{Site, merge, until};
 use crate::support::hosted::copies::{clone_machine, restore};
 use crate::support::hosted::definitions::{INSTANCE, KUBEVIRT_MACHINE, VIRTUAL_MACHINE};
-use crate::support::hosted::kubevirt::{Drive, FINALIZER};
+use crate::support::hosted::kubevirt::{Drive, FINALIZER, RECEIVER, RESTORED_STRATEGY};
 use crate::support::hosted::provider::{next_mac, object};
 use crate::support::hosted::{Hosted, is_running, poll};
 use crate::support::installed::Installed;
@@ -1250,6 +1250,24 @@ pub async fn no_machine_gets_the_address_of_a_guest_that_migrated_to_another_clu
     leases.delete(&leader::name(&place.network, "10.0.0.8"), &DeleteParams::default()).await.unwrap();
     let (_, x) = place.run("x").await;
     place.end([row("v", &v, "10.0.0.9"), row("w", &w, "10.0.0.10"), row("x", &x, "10.0.0.8")]).await;
+}
+
+pub async fn a_machine_that_receives_a_guest_of_another_cluster_gets_an_address_for_the_next_start(cluster: &Cluster) {
+    let place = Place::start(cluster, &["10.0.0.8/30"]).await;
+    let mut receiver = manifest(&place, "w", RECEIVER);
+    receiver["metadata"]["annotations"] = json!({(RESTORED_STRATEGY): "Always"});
+    place.apply(&receiver).await;
+    place.kubevirt.receive("w").await;
+    // KubeVirt changes the run strategy while the guest runs.
+    until(&place.vms, "w", |vm| vm.data["spec"]["runStrategy"] == "Always").await;
+    let note = place.until_event("w", "NetworkDataMissing").await;
+    assert_eq!(note, "The guest started without its network data: restart the machine");
+    let vm = place.until_recorded("w").await;
+    assert_eq!(vm.annotations().get(LEFT_ALONE_ANNOTATION), None);
+    assert_eq!(place.held().await, held([("10.0.0.8", "w")]));
+    assert_eq!(place.restart("w").await.addresses()[0].1, "10.0.0.8");
+    let secret = place.secret_name("w").await;
+    place.end([row("w", &secret, "10.0.0.8")]).await;
 }
 
 // === version 0.2.0 ===
