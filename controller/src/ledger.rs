@@ -2,5 +2,6 @@
 
 pub(crate) mod adoption;
 pub mod leases;
+pub(crate) mod left_guests;
 pub mod registry;
 pub mod types;

@@ -35,8 +35,8 @@ mod work;
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
-use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::stream::BoxStream;
@@ -47,6 +47,7 @@ use crate::cluster::key::Key;
 use crate::cluster::watch::Change;
 use crate::ledger::types::{Holders, Stopped};
 use crate::machines::kind::{Kinds, MachineKind};
+use crate::machines::known_machines::KnownMachines;
 pub(crate) use crate::machines::known_machines::{inventory, take_followers};
 pub(crate) use crate::machines::left_alone::Standing;
 pub use crate::machines::work::Machines;
@@ -73,7 +74,8 @@ impl Machines {
         let discover = || Kinds::discover(&self.client);
         let work = |kinds: Kinds, others| {
             tracing::info!(has_kubevirt_machines = kinds.has_kubevirt_machines, "serving the machines of KubeVirt");
-            let (index, has_status_map) = (Mutex::default(), AtomicBool::new(true));
+            let index = Mutex::new(KnownMachines::new(Arc::clone(self.registry.left_guests())));
+            let has_status_map = AtomicBool::new(true);
             Work { machines: self, kinds, index, has_status_map, others }
         };
         let part = Part {

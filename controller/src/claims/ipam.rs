@@ -242,7 +242,12 @@ impl Work<'_> {
                 self.publish(view, &state);
             }
             Step::ReadGuests(names) => {
-                view.guests = Some(read_guests(&self.provider.client, &key.namespace, names).await?);
+                view.guests = Some(read_guests(&self.provider.client, &key.namespace, names.clone()).await?);
+                let has_left = |name: &String| {
+                    let vm = Key { namespace: key.namespace.clone(), name: name.clone() };
+                    !registry.left_guests().of(&vm).is_empty()
+                };
+                view.left = names.into_iter().filter(has_left).collect();
             }
             Step::Adopt(record, network) => {
                 view.problem = Some(self.provider.adopt(record, &network).await?);

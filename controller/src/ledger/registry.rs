@@ -27,6 +27,7 @@ use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
 use crate::cluster::clock::Clock;
 use crate::cluster::key::Key;
+use crate::ledger::left_guests::LeftGuests;
 use crate::ledger::types::{
     Answer, MacLeases, Progress, RefusedClaimants, Reservation, Served, Stopped, UnreadableLeases,
 };
@@ -51,6 +52,7 @@ pub struct RegistryHandle {
     unreadable: UnreadableLeases,
     freed: broadcast::Sender<IpAddr>,
     clock: Clock,
+    left: Arc<LeftGuests>,
 }
 
 // === impl RegistryHandle ===
@@ -132,7 +134,17 @@ impl RegistryHandle {
             }
         })?;
         Ok((
-            Self { commands: sender, changes: changed, works: is_working, progress, refused, unreadable, freed, clock },
+            Self {
+                commands: sender,
+                changes: changed,
+                works: is_working,
+                progress,
+                refused,
+                unreadable,
+                freed,
+                clock,
+                left: Arc::default(),
+            },
             Served { claims: of_claims, ipam_claims: of_ipam_claims, machines: of_machines },
         ))
     }
@@ -237,6 +249,11 @@ impl RegistryHandle {
             Ok(owner.registry.state()?.why_unchanged(&machine).map_or(Ok(moved), Err))
         })
         .await
+    }
+
+    /// The guests that migrated to another cluster, and whose leases may lack the migration.
+    pub(crate) fn left_guests(&self) -> &Arc<LeftGuests> {
+        &self.left
     }
 
     /// Records that the guest of a machine migrated to another cluster, see [`Registry::note_migrated`]. Returns the

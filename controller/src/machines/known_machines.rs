@@ -24,6 +24,7 @@ use crate::kinds::kubevirt_machine::{Instance, KubevirtMachine, read_records_of_
 use crate::kinds::network_data::DIGEST_ANNOTATION;
 use crate::kinds::pool::HolderKind;
 use crate::kinds::virtual_machine::VirtualMachine;
+use crate::ledger::left_guests::{LeftGuests, Secrets};
 use crate::machines::kind::MachineKind;
 use crate::machines::source::{CLAIM_LABEL, MachineClaim};
 use crate::machines::view::{Chosen, Memory};
@@ -59,6 +60,8 @@ pub(super) struct KnownMachines {
     numbers: (BTreeMap<PoolId, u32>, bool),
     /// State of each name that the controller keeps only in memory.
     memory: BTreeMap<Key, Memory>,
+    /// The guests that migrated to another cluster.
+    left: Arc<LeftGuests>,
     /// Names whose first pass after the start is still due, and whose objects have not changed since the start. This
     /// pass only compares the objects from the lists. The value is the pause between this pass and the pass that reads
     /// the Secret of the name.
@@ -68,6 +71,11 @@ pub(super) struct KnownMachines {
 // === impl KnownMachines ===
 
 impl KnownMachines {
+    /// Creates an empty index, which notes the guests that migrated to another cluster in `left`.
+    pub(super) fn new(left: Arc<LeftGuests>) -> Self {
+        Self { left, ..Self::default() }
+    }
+
     /// Notes a change that a watch reports. Returns the names whose decision may have changed.
     pub(super) fn note(&mut self, kind: MachineKind, change: Change) -> BTreeSet<Key> {
         let names = change.note_in(
@@ -128,7 +136,12 @@ impl KnownMachines {
             }
             MachineKind::Instance => {
                 let instance = Instance::read(object);
-                if self.instances.apply(key.clone(), version, instance) { [key].into() } else { BTreeSet::new() }
+                let left = instance.has_left.then(|| instance.secret().map(str::to_owned));
+                if !self.instances.apply(key.clone(), version, instance) {
+                    return BTreeSet::new();
+                }
+                left.into_iter().for_each(|secret| self.left.note(&key, secret));
+                [key].into()
             }
             MachineKind::AddressClaim(_) => {
                 let claim = match MachineClaim::read(object) {
@@ -189,6 +202,7 @@ impl KnownMachines {
         match kind {
             _ if !is_gone => BTreeSet::new(),
             MachineKind::AddressClaim(_) | MachineKind::IpamClaim => vms,
+            MachineKind::Instance => [key.clone()].into(),
             MachineKind::KubevirtMachine => {
                 self.remember(key, |memory| memory.is_retry_logged = false);
                 [key.clone()].into()
@@ -198,10 +212,6 @@ impl KnownMachines {
                 self.remember(key, |memory| {
                     (memory.notice, memory.is_retry_logged, memory.is_freed) = (None, false, false);
                 });
-                [key.clone()].into()
-            }
-            MachineKind::Instance => {
-                self.remember(key, |memory| memory.not_held.clear());
                 [key.clone()].into()
             }
         }
@@ -463,6 +473,23 @@ impl KnownMachines {
         note(memory);
         if memory.is_empty() {
             self.memory.remove(key);
+        }
+    }
+
+    /// Returns the Secrets of the guests of a name that migrated to another cluster and whose leases may lack the
+    /// migration. Their instances may be gone.
+    pub(super) fn left(&self, key: &Key) -> Secrets {
+        self.left.of(key)
+    }
+
+    /// Forgets the guests of a name that migrated to another cluster, because each lease of an address that they may use
+    /// has the migration. `known` are the guests for which this is known. While the instance of such a guest exists, the
+    /// guest is remembered: a lease of the name may become known later.
+    pub(super) fn forget_left(&mut self, key: &Key, known: &Secrets) {
+        let is_there = self.instance(key).is_some_and(|instance| instance.has_left);
+        if !is_there && self.left(key) == *known {
+            self.left.forget(key);
+            self.remember(key, |memory| memory.not_held.clear());
         }
     }
 
@@ -1122,7 +1149,42 @@ mod tests {
         index.remember(&name, |memory| memory.doubts.clear());
         assert_eq!(index.memory(&name).not_held, not_held);
         index.remove(MachineKind::Instance, &name, Some(2));
+        assert_eq!(index.memory(&name).not_held, not_held);
+        index.forget_left(&name, &Secrets::new());
         assert!(index.memory.is_empty(), "{:?}", index.memory);
+    }
+
+    #[test]
+    fn a_guest_that_migrated_to_another_cluster_is_remembered_after_the_removal_of_its_instance() {
+        let left = Arc::<LeftGuests>::default();
+        let (mut index, name) = (KnownMachines::new(Arc::clone(&left)), key("n", "w"));
+        let uid = |uid: &str| json!({"virtualMachineInstanceUID": uid});
+        let secret = "w-networkdata-cccccccccccccccc";
+        let migrated = json!({
+            "spec": {"volumes": [{"name": "c", "cloudInitConfigDrive": {"networkDataSecretRef": {"name": secret}}}]},
+            "status": {"phase": "Succeeded", "migrationState": {
+                "completed": true, "sourceState": uid("n-w"), "targetState": uid("other"),
+            }},
+        });
+        let remembered: Secrets = [Some(secret.to_owned())].into();
+        index.apply(MachineKind::Instance, object("n", "w", 1, &json!({"status": {"phase": "Running"}})));
+        assert_eq!(index.left(&name), Secrets::new());
+        index.apply(MachineKind::Instance, object("n", "w", 2, &migrated));
+        // A lease of the name may become known later.
+        index.forget_left(&name, &remembered);
+        assert_eq!(index.left(&name), remembered);
+        for kind in [MachineKind::Instance, MachineKind::VirtualMachine] {
+            index.remove(kind, &name, Some(3));
+        }
+        assert_eq!(index.left(&name), remembered);
+        // The part begins again because the API server serves other kinds.
+        let mut index = KnownMachines::new(left);
+        assert_eq!(index.left(&name), remembered);
+        // The pass does not know this guest yet.
+        index.forget_left(&name, &Secrets::new());
+        assert_eq!(index.left(&name), remembered);
+        index.forget_left(&name, &remembered);
+        assert_eq!(index.left(&name), Secrets::new());
     }
 
     #[test]

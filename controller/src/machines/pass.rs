@@ -61,6 +61,7 @@ impl Work<'_> {
                 *view = self.look(&key).await?;
             }
             self.note_lacking(view);
+            self.forget_left(view);
             let step = match decide(view) {
                 Step::Wait => {
                     self.note_state(view);
@@ -82,10 +83,10 @@ impl Work<'_> {
             let response = self.request(view, step.clone()).await?;
             let changes_registry = step.changes_registry();
             view.note(step, response);
-            let records = std::mem::take(&mut view.records);
+            let (records, left) = (std::mem::take(&mut view.records), std::mem::take(&mut view.left));
             self.look_again(view);
             // A record that was written meanwhile must count before an annotation is written again.
-            if changes_registry || records != view.records {
+            if changes_registry || records != view.records || left != view.left {
                 self.read_registry(view).await?;
             }
         }
@@ -146,6 +147,7 @@ impl Work<'_> {
         view.vm = index.vm(key).cloned();
         view.instance = index.instance(key).cloned();
         view.memory = index.memory(key);
+        view.left = index.left(key);
         view.is_repeat_due = view.memory.is_repeat_due(Instant::now());
         (view.records, view.doubts) = index.records_of(key);
         view.sources.claims = index.claims_of(key);
@@ -165,6 +167,16 @@ impl Work<'_> {
         view.machine = index.machine(key).cloned();
     }
 
+    /// Forgets the guests of a name that migrated to another cluster, if the leases have the migration and the instances
+    /// are gone.
+    fn forget_left(&self, view: &mut View) {
+        if !view.left.is_empty() && view.has_recorded_migrations() {
+            let mut index = self.index();
+            index.forget_left(&view.key, &view.left);
+            (view.left, view.memory) = (index.left(&view.key), index.memory(&view.key));
+        }
+    }
+
     /// Notes the pools without a free address because of which the webhook would reject the VirtualMachine again.
     fn note_lacking(&self, view: &mut View) {
         // The webhooks decide whether capk can create the VirtualMachine, so their pools count. The pools of the index
@@ -177,8 +189,7 @@ impl Work<'_> {
     pub(super) async fn read_registry(&self, view: &mut View) -> Result<(), Error> {
         let (key, earlier) = (view.key.clone(), self.index().earlier_of(&view.key));
         // The search looks at each claim of the namespace, and only a guest that has left needs the claims.
-        let left = view.instance.as_ref().filter(|instance| instance.has_left);
-        let claims = left.map(|_| self.index().ipam_claims_of(&key)).unwrap_or_default();
+        let claims = if view.left.is_empty() { BTreeSet::new() } else { self.index().ipam_claims_of(&key) };
         let (records, may_be_copies) = (view.records.clone(), view.may_have_copies());
         let doubted: BTreeSet<IpAddr> = view.doubts.iter().flat_map(|doubt| doubt.addresses.iter().copied()).collect();
         let selected = view.selected.iter().flatten();

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use crate::cluster::key::{Key, PoolId};
 use crate::cluster::request::list;
-use crate::kinds::kubevirt_machine::{Given, Instance, NetworkSecret, OwnSecret, STATUS_MAP, is_deleted, uid};
+use crate::kinds::kubevirt_machine::{Given, NetworkSecret, OwnSecret, STATUS_MAP, is_deleted, uid};
 use crate::kinds::network_data::{DIGEST_ANNOTATION, ISSUED, NETWORK_DATA_LABEL, REQUESTED, VM_ANNOTATION};
 use crate::kinds::pool::HolderKind;
 use crate::kinds::virtual_machine::{ADDRESSES_ANNOTATION, NetworkData, VirtualMachine};
@@ -91,16 +91,20 @@ impl View {
         self.leases_of_left_guest().filter(|held| !held.has_left).map(|held| held.pool.clone()).collect()
     }
 
-    /// Returns the leases of the addresses that the guest may use, if the guest has migrated to another cluster: the
-    /// leases of all machines and claims of the name, without those whose addresses are only in Secrets that the guest
-    /// does not read.
+    /// Whether each lease of an address that a migrated guest may use has the migration.
+    pub(super) fn has_recorded_migrations(&self) -> bool {
+        self.leases_of_left_guest().all(|held| held.has_left)
+    }
+
+    /// Returns the leases of the addresses that a guest may use after it has migrated to another cluster: the leases of
+    /// all machines and claims of the name, without those whose addresses are only in Secrets that the guest does not
+    /// read. The instance of the guest may be gone.
     fn leases_of_left_guest(&self) -> impl Iterator<Item = &Held> {
-        let left = self.instance.as_ref().filter(|instance| instance.has_left);
-        let may_use = |instance: &Instance, held: &Held| {
-            held.secrets.is_empty() || instance.secret().is_none_or(|secret| held.secrets.contains(secret))
+        let may_use = |secret: &Option<String>, held: &Held| {
+            held.secrets.is_empty() || secret.as_ref().is_none_or(|secret| held.secrets.contains(secret))
         };
         let all = self.ledger.held.iter().chain(&self.ledger.of_claims);
-        all.filter(move |held| left.is_some_and(|instance| may_use(instance, held)))
+        all.filter(move |held| self.left.iter().any(|secret| may_use(secret, held)))
     }
 
     /// Returns the step that adds the name of a Secret to the leases of its machine. `None`: all these leases have the

@@ -17,6 +17,7 @@ use crate::cluster::conditions::head;
 use crate::cluster::key::{Key, PoolId};
 use crate::kinds::kubevirt_machine::{Given, Instance, KubevirtMachine, NetworkSecret, OwnSecret, created, is_deleted};
 use crate::kinds::virtual_machine::{VirtualMachine, addresses_in};
+use crate::ledger::left_guests::Secrets;
 use crate::machines::kind::Kinds;
 use crate::machines::recorded::Recorded;
 use crate::machines::source::{ProviderAddress, Source, Sources};
@@ -68,6 +69,8 @@ pub(super) struct View {
     /// Objects of other programs that choose addresses of the machine.
     pub(super) sources: Sources,
     pub(super) memory: Memory,
+    /// The Secrets of the guests of this name that migrated to another cluster and whose leases may lack the migration.
+    pub(super) left: Secrets,
     /// Whether the last event about the waiting machine is so old that it must be repeated.
     pub(super) is_repeat_due: bool,
     /// A new name for the Secret of the machine. No Secret had this name before.
@@ -210,6 +213,7 @@ impl View {
             doubts: Vec::new(),
             sources: Sources::default(),
             memory: Memory::default(),
+            left: Secrets::default(),
             is_repeat_due: false,
             new_name: String::new(),
             lacking: None,

@@ -15,6 +15,20 @@ pub struct Gate {
     held: watch::Sender<usize>,
 }
 
+/// Whether a request lists the Services. The opening of a leader waits for this list.
+pub fn is_list_of_services(request: &Request<Body>) -> bool {
+    request.uri().path().ends_with("/services") && !is_watch(request)
+}
+
+/// Whether a request watches the instances. A leader sends it after it has listed the instances.
+pub fn is_watch_of_instances(request: &Request<Body>) -> bool {
+    request.uri().path().ends_with("/virtualmachineinstances") && is_watch(request)
+}
+
+fn is_watch(request: &Request<Body>) -> bool {
+    request.uri().query().unwrap_or_default().contains("watch=")
+}
+
 // === impl Gate ===
 
 impl Gate {

@@ -17,8 +17,8 @@
 //!   of the same name. So the claim may end while an instance of the new virtual machine exists. The lease is kept
 //!   until that instance is gone, because its pod may have read the earlier status.
 //! - A guest that has migrated to another cluster keeps the address there. If the instance of such a guest still exists,
-//!   the migration is recorded in the lease before the release. The pass of the machine records it before that, because
-//!   the instance may be gone long before the claim.
+//!   or the leader remembers it, the migration is recorded in the lease before the release. The pass of the machine
+//!   records it earlier, because the instance may be gone long before the claim.
 //! - A claim that also names other virtual machines ends only after the instances of all of them. Otherwise only the
 //!   lease would be left, and the lease does not name these virtual machines.
 
@@ -59,6 +59,9 @@ pub(crate) struct View {
     /// The instances with the names of the virtual machines, from consistent reads after the last write of the status.
     /// `None`: the instances are not read yet.
     pub(crate) guests: Option<Vec<Guest>>,
+    /// Names of the virtual machines whose guests have migrated to another cluster, and whose instances may be gone. Empty
+    /// until the instances are read.
+    pub(crate) left: BTreeSet<String>,
     /// UIDs of the claims in whose leases this pass has recorded the migration of their guest.
     pub(crate) migrated: BTreeSet<String>,
     /// Whether this pass has released the addresses of the claim.
@@ -219,7 +222,7 @@ impl View {
     /// `None`: no guest has migrated, the guests are not read yet, or this pass has recorded the migrations.
     fn record_migration(&self) -> Option<Step> {
         let left = self.guests.iter().flatten().filter(|guest| guest.has_left);
-        let left: BTreeSet<&str> = left.map(|guest| guest.name.as_str()).collect();
+        let left: BTreeSet<&str> = left.map(|guest| &guest.name).chain(&self.left).map(String::as_str).collect();
         let has_left = |users: &BTreeSet<String>| users.iter().any(|user| left.contains(user.as_str()));
         let own = self.claim.iter().map(|claim| (claim.uid().to_owned(), claim.users()));
         let mut claims = own.chain(self.former.clone()).filter(|(_, users)| has_left(users));

@@ -188,6 +188,7 @@ impl KnownIpamClaims {
             ledger: Recorded::default(),
             problem: None,
             guests: None,
+            left: BTreeSet::new(),
             migrated: BTreeSet::new(),
             is_released: false,
             has_kept: false,

@@ -28,6 +28,7 @@ use crate::kinds::kubevirt_machine::{Given, Instance, KubevirtMachine, NetworkSe
 use crate::kinds::network_data::NETWORK_DATA_LABEL;
 use crate::kinds::pool::HolderKind;
 use crate::kinds::virtual_machine::{VirtualMachine, addresses_in};
+use crate::ledger::left_guests::Secrets;
 use crate::machines::kind::Kinds;
 use crate::machines::known_machines::KnownMachines;
 use crate::machines::proof::Proof;
@@ -1151,35 +1152,25 @@ fn a_reference_that_is_copied_from_another_machine_is_replaced_after_the_address
     assert_eq!(decide(&view), request(Some(early_guest())));
 }
 
-/// Creates an instance that refers to a Secret, and whose guest has migrated to another cluster. Merges `changes` into
-/// the state of the migration.
-fn left(secret: Option<&str>, changes: &Value) -> Instance {
-    let target = json!({"virtualMachineInstanceUID": "i-2", "syncAddress": "192.0.2.1:9185"});
-    let source = json!({"virtualMachineInstanceUID": "i-1"});
-    let mut migration = json!({"completed": true, "sourceState": source, "targetState": target});
-    json_patch::merge(&mut migration, changes);
-    reading(secret, &json!({"status": {"phase": "Succeeded", "migrationState": migration}}))
+/// Returns what the index remembers of a guest that has read this Secret and has migrated to another cluster.
+fn left(secret: Option<&str>) -> Secrets {
+    [secret.map(str::to_owned)].into()
 }
 
 #[test]
 fn a_guest_that_migrated_to_another_cluster_keeps_its_address() {
-    let mut view = View { instance: Some(left(Some(NAME), &json!({}))), ..settled() };
-    let addresses = ["10.0.0.8".parse().unwrap()].into();
-    assert_eq!(decide(&view), Step::RecordMigration([holder("m-1")].into(), addresses));
-    assert_eq!(view.pools_that_hold_no_more(), ["n/p".to_owned()].into());
-    view.ledger.held[0].has_left = true;
-    assert_eq!((decide(&view), view.pools_that_hold_no_more()), (Step::Wait, BTreeSet::new()));
-    // In each of these cases, the guest is in this cluster: after a migration within the cluster, after a failed
-    // migration, during a migration, and at the target of a migration.
-    for changes in [
-        json!({"sourceState": null, "targetState": null}),
-        json!({"failed": true}),
-        json!({"completed": false}),
-        json!({"sourceState": {"virtualMachineInstanceUID": "i-0"}, "targetState": {"virtualMachineInstanceUID": "i-1"}}),
-    ] {
-        let view = View { instance: Some(left(Some(NAME), &changes)), ..settled() };
-        assert_eq!(decide(&view), Step::Wait, "{changes}");
+    // The instance of the guest may be gone, and so may be its VirtualMachine.
+    for (vm, instance) in [(settled().vm, Some(reading(Some(NAME), &running()))), (settled().vm, None), (None, None)] {
+        let mut view = View { vm, instance, left: left(Some(NAME)), ..settled() };
+        let addresses = ["10.0.0.8".parse().unwrap()].into();
+        assert!(!view.has_recorded_migrations());
+        assert_eq!(decide(&view), Step::RecordMigration([holder("m-1")].into(), addresses));
+        assert_eq!(view.pools_that_hold_no_more(), ["n/p".to_owned()].into());
+        view.ledger.held[0].has_left = true;
+        assert!(view.has_recorded_migrations());
+        assert_eq!((view.record_migration(), view.pools_that_hold_no_more()), (None, BTreeSet::new()));
     }
+    assert_eq!((decide(&settled()), settled().has_recorded_migrations()), (Step::Wait, true));
 }
 
 #[test]
@@ -1194,7 +1185,7 @@ fn a_guest_that_migrated_to_another_cluster_keeps_each_address_that_it_may_use()
     // No lease says which Secrets have this address, as after version 0.2.0 or an adoption.
     let unnamed = Held { secrets: BTreeSet::new(), ..held("v-1", "10.0.0.10") };
     let other = Held { secrets: names(["w-networkdata-other"]), ..held("v-2", "10.0.0.11") };
-    let mut view = View { instance: Some(left(Some(NAME), &json!({}))), ..settled() };
+    let mut view = View { left: left(Some(NAME)), ..settled() };
     view.ledger.held.extend([unnamed, other]);
     view.ledger.of_claims = vec![of_claim];
     let (holders, addresses) = ([holder("m-1"), holder("v-1"), claim], ["10.0.0.8", "10.0.0.9", "10.0.0.10"]);
@@ -1203,7 +1194,7 @@ fn a_guest_that_migrated_to_another_cluster_keeps_each_address_that_it_may_use()
     };
     assert_eq!(decide(&view), step(&holders, &addresses));
     // A guest that reads no Secret of the controller may use every address of its name.
-    let without = View { instance: Some(left(None, &json!({}))), ..view.clone() };
+    let without = View { left: left(None), ..view.clone() };
     let [first, second, third] = holders;
     let all = [first, second, holder("v-2"), third];
     assert_eq!(decide(&without), step(&all, &["10.0.0.8", "10.0.0.9", "10.0.0.10", "10.0.0.11"]));

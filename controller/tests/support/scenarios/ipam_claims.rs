@@ -1,14 +1,17 @@
 //! IPAMClaims that pools serve, from the creation of a claim to the release of its addresses.
 
 use glowplug_controller::kinds::pool::{GlobalPoolSpec, GlobalStaticIPPool, PoolSpec, StaticIPPool};
+use glowplug_controller::pools::facts::Scope;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::support::controller::{Controller, merge, until};
+use crate::support::gate::{Gate, is_list_of_services, is_watch_of_instances};
 use crate::support::hosted::kubevirt::migrated;
 use crate::support::hosted::poll;
 use crate::support::ipam_claims::{NETWORK, PERSISTENT, Tenant, condition, owner};
+use crate::support::scenarios::reports::Guests;
 use crate::support::{Cluster, leader, until_event};
 
 async fn tenant(cluster: &Cluster, addresses: &[&str]) -> (Tenant, Controller) {
@@ -463,6 +466,42 @@ pub async fn the_lease_of_an_ipam_claim_that_is_removed_by_force_is_released_aft
     }
     tenant.stop("b").await;
     tenant.site.until_empty().await;
+}
+
+pub async fn no_claim_gets_the_address_of_a_guest_that_migrated_although_it_is_gone_before_the_first_pass_of_a_leader(
+    cluster: &Cluster,
+) {
+    let (tenant, controller) = tenant(cluster, &["10.0.0.8/30"]).await;
+    tenant.claim("a", &json!({})).await;
+    assert_eq!(tenant.ips_of("a").await, ["10.0.0.8/16"]);
+    tenant.start("a", "uid-a").await;
+    drop(controller);
+    let status = migrated(&tenant.instances.get("a").await.unwrap());
+    merge(&tenant.instances, "a", &json!({"status": status})).await;
+    // A new leader has listed the instances, and its opening waits for the list of another kind.
+    let (opening, client) = Gate::new(cluster.controller(), is_list_of_services);
+    let (watch, client) = Gate::new(client, is_watch_of_instances);
+    opening.close();
+    watch.close();
+    let scope = Scope { namespace: tenant.site.namespace.clone(), ..Scope::default() };
+    let _controller = Controller::with_scope(client, scope);
+    opening.until_held().await;
+    watch.until_held().await;
+    tenant.stop("a").await;
+    tenant.delete("a").await;
+    // The leader notes the end of the instance before this guest, because one watch reports both.
+    let guests = Guests::new(cluster, &tenant.site.namespace, &tenant.spec(&[]).network);
+    guests.start("b", &["10.0.0.9"]).await;
+    watch.open();
+    poll("the reserved address of the guest", async || {
+        (tenant.site.pools.get("p").await.unwrap().status?.families.first()?.by_report == "1").then_some(())
+    })
+    .await;
+    opening.open();
+    tenant.until_gone("a").await;
+    let lease = tenant.site.leases.get(&leader::name(&tenant.spec(&[]).network, "10.0.0.8")).await.unwrap().spec;
+    let [migrated, released, end] = [lease.migrated, lease.released, lease.reuse_after].map(|time| time.unwrap().0);
+    assert_eq!((migrated <= released, end.as_second() - released.as_second()), (true, 30 * 24 * 60 * 60));
 }
 
 pub async fn no_claim_gets_the_address_of_a_guest_that_migrated_to_another_cluster(cluster: &Cluster) {

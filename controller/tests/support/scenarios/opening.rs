@@ -7,14 +7,15 @@ use glowplug_controller::pools::facts::Scope;
 use hyper::Request;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
-use kube::api::PostParams;
+use kube::api::{DeleteParams, PostParams};
 use kube::client::Body;
 use serde_json::{Value, json};
 
 use crate::support::Cluster;
-use crate::support::controller::{Controller, Site};
-use crate::support::gate::Gate;
+use crate::support::controller::{Controller, Site, merge};
+use crate::support::gate::{Gate, is_list_of_services, is_watch_of_instances};
 use crate::support::hosted::{Hosted, poll};
+use crate::support::leader;
 use crate::support::scenarios::reports::Guests;
 
 /// A namespace with machines and claims of pool `p`. All machines are halted.
@@ -118,10 +119,6 @@ pub async fn no_machine_gets_an_address_that_is_used_while_a_new_leader_waits_fo
     let place = Place::new(cluster, &["10.0.0.8/29"]).await;
     place.create_machine("first").await;
     place.site.claim("x", &json!({})).await;
-    let is_list_of_services = |request: &Request<Body>| {
-        let query = request.uri().query().unwrap_or_default();
-        request.uri().path().ends_with("/services") && !query.contains("watch=")
-    };
     let (gate, client) = Gate::new(cluster.controller(), is_list_of_services);
     gate.close();
     let _leader = Controller::with_scope(client, Scope::default());
@@ -132,6 +129,45 @@ pub async fn no_machine_gets_an_address_that_is_used_while_a_new_leader_waits_fo
     assert_eq!(place.hosted.held().await, []);
     gate.open();
     place.until_served(["10.0.0.11", "10.0.0.12", "10.0.0.13"], "10.0.0.9").await;
+}
+
+pub async fn no_machine_gets_an_address_of_a_guest_that_migrated_although_it_is_gone_before_the_first_pass_of_a_leader(
+    cluster: &Cluster,
+) {
+    let place = Place::new(cluster, &["10.0.0.8/30"]).await;
+    let Hosted { vms, instances, kubevirt, .. } = &place.hosted;
+    let leader = Controller::of(cluster, "");
+    for name in ["m", "v"] {
+        place.create_machine(name).await;
+        merge(vms, name, &json!({"spec": {"runStrategy": "Always"}})).await;
+        place.hosted.until_running(name).await;
+    }
+    place.hosted.until_held(2).await;
+    drop(leader);
+    kubevirt.migrate_to_another_cluster("m").await;
+    // A new leader has listed the instances, and its opening waits for the list of another kind.
+    let (opening, client) = Gate::new(cluster.controller(), is_list_of_services);
+    let (watch, client) = Gate::new(client, is_watch_of_instances);
+    opening.close();
+    watch.close();
+    let _leader = Controller::with_scope(client, Scope::default());
+    opening.until_held().await;
+    watch.until_held().await;
+    place.until_known(2).await;
+    vms.delete("m", &DeleteParams::default()).await.unwrap();
+    place.hosted.until_gone(vms, "m").await;
+    place.hosted.until_gone(instances, "m").await;
+    watch.open();
+    place.until_known(1).await;
+    opening.open();
+    let name = leader::name(&place.hosted.network, "10.0.0.8");
+    let lease = poll("the released lease", async || {
+        let lease = place.site.leases.get(&name).await.unwrap().spec;
+        lease.released.is_some().then_some(lease)
+    })
+    .await;
+    let [migrated, released, end] = [lease.migrated, lease.released, lease.reuse_after].map(|time| time.unwrap().0);
+    assert_eq!((migrated <= released, end.as_second() - released.as_second()), (true, 30 * 24 * 60 * 60));
 }
 
 pub async fn no_machine_gets_an_address_that_is_used_while_a_leader_adopts_the_records_of_a_larger_pool(

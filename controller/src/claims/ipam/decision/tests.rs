@@ -57,6 +57,7 @@ fn view() -> View {
         ledger: Recorded { pool: Some(registered), ..Recorded::default() },
         problem: None,
         guests: None,
+        left: BTreeSet::new(),
         migrated: BTreeSet::new(),
         is_released: false,
         has_kept: false,
@@ -327,7 +328,12 @@ fn the_migration_of_a_guest_to_another_cluster_is_recorded_before_a_claim_of_the
     let former = BTreeMap::from([("u0".to_owned(), names(&["b"])), ("u1".to_owned(), names(&["a"]))]);
     let gone = View { claim: None, former, guests: left(), ledger: Recorded::default(), ..view() };
     assert_eq!(next(&gone), Step::RecordMigration(holder("u1")));
-    assert_eq!(next(&View { migrated: names(&["u1"]), ..gone }), Step::Wait);
+    assert_eq!(next(&View { migrated: names(&["u1"]), ..gone.clone() }), Step::Wait);
+    // The instance is gone, too, and the leader remembers that its guest has migrated.
+    let former = BTreeMap::from([("u1".to_owned(), names(&["a"]))]);
+    let remembered = View { former, guests: Some(Vec::new()), left: names(&["a"]), ..gone };
+    assert_eq!(next(&remembered), Step::RecordMigration(holder("u1")));
+    assert_eq!(next(&View { migrated: names(&["u1"]), ..remembered }), Step::Release(holder("u1")));
 }
 
 #[test]
