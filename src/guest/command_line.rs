@@ -28,6 +28,10 @@ pub(super) struct Arguments {
 
 /// Path of the kernel command line, below a root.
 const COMMAND_LINE: &str = "proc/cmdline";
+/// Arguments that afterburn writes during the same boot. On a platform without network data for afterburn, these are the
+/// defaults of the distribution. Defaults never take precedence over a drive, and afterburn may run before glowplug or
+/// after it.
+const AFTERBURN: &str = "etc/cmdline.d/50-afterburn-network-kargs.conf";
 
 /// Lists the files of a directory that dracut reads, by their paths below the root: those that match `*.conf`. The list
 /// is empty when there is no such directory.
@@ -56,7 +60,8 @@ fn is_absence(error: &io::Error) -> bool {
 // === impl Arguments ===
 
 impl Arguments {
-    /// Reads all files below a root, except for the file `own`, which has the arguments of an earlier run.
+    /// Reads all files below a root, except for the file `own`, which has the arguments of an earlier run, and except for
+    /// [`AFTERBURN`].
     ///
     /// # Errors
     ///
@@ -66,7 +71,7 @@ impl Arguments {
         files.extend(["etc/cmdline", COMMAND_LINE].map(str::to_owned));
         // Only newer versions of dracut read this directory. Other versions do not make it.
         files.extend(fragments(root, "run/initramfs/cmdline.d")?);
-        files.retain(|file| file != own);
+        files.retain(|file| file != own && file != AFTERBURN);
         let mut arguments = Self::default();
         for file in files {
             let read = CommandLine::read(&root.join(&file));
@@ -236,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn all_files_of_dracut_are_read_in_its_order_except_for_our_own() {
+    fn all_files_of_dracut_are_read_in_its_order_except_for_our_own_and_that_of_afterburn() {
         let root = tempfile::tempdir().unwrap();
         for (path, line) in [
             ("run/initramfs/cmdline.d/a.conf", "ifname=e:52:54:00:00:00:05"),
@@ -247,6 +252,7 @@ mod tests {
             ("etc/cmdline.d/.hidden.conf", "ifname=f:52:54:00:00:00:06"),
             ("etc/cmdline.d/README", "ifname=g:52:54:00:00:00:07"),
             ("etc/cmdline.d/50-own.conf", "ifname=h:52:54:00:00:00:08 ip=dhcp"),
+            ("etc/cmdline.d/50-afterburn-network-kargs.conf", "ifname=i:52:54:00:00:00:09 ip=auto"),
         ] {
             let path = root.path().join(path);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
