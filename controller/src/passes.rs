@@ -281,6 +281,14 @@ impl Problem {
         is_of_record.then(|| self.to_string())
     }
 
+    /// Whether the problem is that of a record, and an address of this record is not held yet. `held` has the held
+    /// addresses. Nothing reports every change that resolves such a problem.
+    pub(crate) fn lacks_record(&self, held: impl IntoIterator<Item = IpAddr>) -> bool {
+        let held: BTreeSet<IpAddr> = held.into_iter().collect();
+        let addresses = self.addresses();
+        self.of_record().is_some() && (addresses.is_empty() || addresses.iter().any(|address| !held.contains(address)))
+    }
+
     /// Returns the addresses that the name needs and that are not available.
     fn addresses(&self) -> Vec<IpAddr> {
         match self {

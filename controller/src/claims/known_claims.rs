@@ -399,6 +399,9 @@ impl KnownClaims {
         }
         let is_recorded = self.addresses.get(&key).is_some_and(|known| has_same_record(known, &address));
         if !is_recorded {
+            if let Some(earlier) = self.addresses.get(&key).and_then(unrecorded) {
+                self.unrecorded.remove(&earlier);
+            }
             self.note_unrecorded(&address);
         }
         // A request of an earlier leader may create the IPAddress after the claim has ended.

@@ -167,7 +167,11 @@ impl View {
 
     /// Whether the claim needs one particular address, and this address is not available now.
     pub(crate) fn waits_for_address(&self) -> bool {
-        matches!(&self.problem, Some(Problem::Refused(error)) if error.is_about_address())
+        let held = self.ledger.held.iter().map(|held| held.address.ip());
+        match &self.problem {
+            Some(Problem::Refused(error)) if error.is_about_address() => true,
+            problem => problem.as_ref().is_some_and(|problem| problem.lacks_record(held)),
+        }
     }
 
     /// Whether the claim holds no address, and must get addresses from a pool of this controller.
