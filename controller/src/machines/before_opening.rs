@@ -13,7 +13,7 @@
 //! template has changed or the VirtualMachine is gone. The earlier content of a Secret that a user has changed is not
 //! known.
 
-use crate::kinds::kubevirt_machine::{Instance, NetworkSecret, OwnSecret, uid};
+use crate::kinds::kubevirt_machine::{Instance, NetworkSecret, OwnSecret, is_deleted, uid};
 use crate::kinds::network_data::{is_issued, is_issued_for};
 use crate::kinds::virtual_machine::{NetworkData, VirtualMachine};
 use crate::machines::step::Step;
@@ -34,14 +34,16 @@ fn secret_of_template(vm: Option<&VirtualMachine>) -> Option<&str> {
 /// `is_leased` says whether a lease of the machine names a Secret. A lease has the name before the controller writes
 /// the Secret, so the addresses of this Secret are held, and a leader need not read it. But the leader replaces the
 /// reference to a Secret that a user has changed. So a Secret that only the guest reads may have other addresses than
-/// its lease.
+/// its lease. The pass of a machine that is being deleted does not look at the Secret of the template, and the guest may
+/// run for some time.
 pub(super) fn unread_secret_of_guest<'o>(
     vm: Option<&VirtualMachine>,
     instance: Option<&'o Instance>,
     is_leased: impl Fn(&str) -> bool,
 ) -> Option<&'o str> {
     let guest = instance.filter(|instance| !instance.has_ended).and_then(Instance::secret);
-    guest.filter(|name| secret_of_template(vm) != Some(name) || !is_leased(name))
+    let template = vm.filter(|vm| !is_deleted(&vm.metadata));
+    guest.filter(|name| secret_of_template(template) != Some(name) || !is_leased(name))
 }
 
 /// Returns the names of the Secrets of a machine that may have an address without a lease: the Secret of its guest, see

@@ -1108,6 +1108,10 @@ fn before_a_growth_is_open_the_secrets_that_no_lease_names_are_read_and_adopted(
     let reserved = |name: &str| vec![read(name), reserve("v-1", "10.0.0.9", &format!("Secret n/{name}"))];
     // A lease names the Secret.
     assert_eq!(steps(View { instance: guest(NAME), ..served() }, &foreign(NAME)), []);
+    // The pass of a VirtualMachine that is being deleted does not look at the Secret of the template.
+    let deleted = json!({"metadata": {"deletionTimestamp": "2026-08-01T11:00:00Z"}});
+    let deleted = View { vm: Some(vm(&deleted)), instance: guest(NAME), ..served() };
+    assert_eq!(steps(deleted, &secrets([with_added(NAME)])), reserved(NAME));
     // A user has changed the Secret that the guest reads, and the VirtualMachine refers to the next Secret.
     let mut changed = View { instance: guest(EARLIER), ..served() };
     changed.ledger.held[0].secrets = names([EARLIER, NAME]);
