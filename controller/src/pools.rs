@@ -40,7 +40,6 @@ use crate::kinds::pool::{GlobalStaticIPPool, StaticIPPool};
 use crate::ledger::registry::{RegistryHandle, Sticky};
 use crate::ledger::types::Stopped;
 use crate::metrics::Metrics;
-use crate::passes::opening::Opening;
 use crate::pools::beyond::BeyondBounds;
 use crate::pools::facts::Scope;
 use crate::pools::machine_states::MachineStates;
@@ -73,13 +72,15 @@ pub struct Pools {
     sticky: Option<Sticky>,
     states: Arc<MachineStates>,
     beyond: Arc<BeyondBounds>,
-    /// `None`: new addresses are open at once.
-    opening: Option<Opening>,
+    obstacle: Box<Obstacle>,
     /// Pools whose last write failed.
     postponed: Postponed<PoolId>,
     /// The pools that other parts may use. `None`: the registry does not have the pools yet.
     open: watch::Sender<Option<OpenPools>>,
 }
+
+/// Returns why no new addresses are opened now. `None`: they are open, or are about to be opened.
+type Obstacle = dyn Fn() -> Option<String> + Send + Sync;
 
 /// Makes the requests of updates.
 struct Writer {
@@ -112,7 +113,7 @@ impl Pools {
         let writer = Writer { events: Events::start(client.clone()), client, lines: Repeated::default() };
         let (round, postponed) = (cache.begin_round(), Postponed::new(PAUSES));
         let (index, open) = (KnownPools::default(), watch::Sender::default());
-        let (states, beyond, opening) = (Arc::default(), Arc::default(), None);
+        let (states, beyond) = (Arc::default(), Arc::default());
         Self {
             registry,
             metrics,
@@ -125,7 +126,7 @@ impl Pools {
             sticky: None,
             states,
             beyond,
-            opening,
+            obstacle: Box::new(|| None),
             postponed,
             open,
         }
@@ -145,8 +146,8 @@ impl Pools {
 
     /// Makes the status of each pool say why its new addresses are not open yet.
     #[must_use]
-    pub fn with_opening(self, opening: Opening) -> Self {
-        Self { opening: Some(opening), ..self }
+    pub fn with_obstacle(self, obstacle: impl Fn() -> Option<String> + Send + Sync + 'static) -> Self {
+        Self { obstacle: Box::new(obstacle), ..self }
     }
 
     /// Returns a receiver of the pools that the registry has. `None`: the registry does not have the pools yet. The
@@ -197,7 +198,7 @@ impl Pools {
         let number = unreadable.len();
         let refusals = self.states.refusals();
         let refused: BTreeMap<String, usize> = refusals.iter().map(|(pool, it)| (pool.clone(), it.count)).collect();
-        let obstacle = self.opening.as_ref().and_then(Opening::obstacle);
+        let obstacle = (self.obstacle)();
         let read = move |allocator: &Allocator| {
             let mut usage = allocator.usage(now);
             for (pool, usage) in &mut usage {

@@ -24,9 +24,11 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use glowplug::host::claim::Claim;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::ledger::registry::RegistryHandle;
 use crate::ledger::types::Stopped;
@@ -52,9 +54,14 @@ struct State {
     claims: BTreeMap<&'static str, Vec<Claim>>,
     /// The last growth whose addresses are open. `None`: the start is not over.
     open: Option<u64>,
-    /// For each part whose adoption has failed since its last success: the number of failures, and the last one.
-    failures: BTreeMap<&'static str, (u32, String)>,
+    /// Each part that has not listed its objects yet: since when, and its kinds.
+    listing: BTreeMap<&'static str, (Instant, &'static str)>,
+    /// Each part whose adoption has failed since its last success: the number of failures, and the noun for its objects.
+    failures: BTreeMap<&'static str, (u32, &'static str)>,
 }
+
+/// Time after which a list counts as an obstacle. The lists of a large cluster take some seconds.
+const LONG_LIST: Duration = Duration::from_secs(60);
 
 /// Number of failures of an adoption in a row from which on it counts as an obstacle. A request fails now and then.
 const OBSTACLE: u32 = 3;
@@ -102,20 +109,27 @@ impl Opening {
         }
     }
 
-    /// Returns why no new addresses are opened now: the last failure of a part that cannot adopt its records. `None`:
-    /// each part has adopted its records, or is about to.
+    /// Returns why no new addresses are opened now: a part cannot list its objects, or cannot adopt their records. `None`:
+    /// each part has adopted its records, or is about to. The text names no object, because users of any namespace may
+    /// read it, and it stays the same while the part fails.
     pub(crate) fn obstacle(&self) -> Option<String> {
         let state = self.state.borrow();
-        let obstacle = state.failures.values().find(|(count, _)| *count >= OBSTACLE);
-        obstacle.map(|(_, failure)| failure.clone())
+        let failure = state.failures.values().find(|(count, _)| *count >= OBSTACLE);
+        let failure = failure.map(|(_, noun)| format!("the controller cannot adopt every record of {noun}"));
+        let listing = || state.listing.values().find(|(since, _)| since.elapsed() >= LONG_LIST);
+        failure.or_else(|| listing().map(|(_, kinds)| format!("the controller cannot list the objects of all {kinds}")))
     }
 
-    /// Notes that a part has failed to adopt its records.
-    pub(crate) fn note_failure(&self, part: &'static str, failure: String) {
+    /// Notes that a part begins to list the objects of these kinds.
+    pub(crate) fn note_listing(&self, part: &'static str, kinds: &'static str) {
         self.state.send_modify(|state| {
-            let known = state.failures.entry(part).or_default();
-            *known = (known.0 + 1, failure);
+            state.listing.insert(part, (Instant::now(), kinds));
         });
+    }
+
+    /// Notes that a part has failed to adopt its records. `noun` names one of its objects.
+    pub(crate) fn note_failure(&self, part: &'static str, noun: &'static str) {
+        self.state.send_modify(|state| state.failures.entry(part).or_insert((0, noun)).0 += 1);
     }
 
     /// Reports that a part has adopted all its records up to this growth, and processes the claims of the part. Returns
@@ -173,6 +187,8 @@ impl State {
     /// afterwards.
     fn report(&mut self, part: &'static str, growth: u64) {
         self.adopted.insert(part, growth);
+        self.listing.remove(part);
+        self.failures.remove(part);
         self.reports += 1;
         self.completed.clear();
     }
@@ -189,7 +205,6 @@ impl State {
     /// Notes that a part has completed a second phase. Does nothing if a part has reported its adoption since the phase
     /// began: then all parts begin the phase again.
     fn complete(&mut self, part: &'static str, phase: SecondPhase) {
-        self.failures.remove(part);
         if phase.reports == self.reports {
             self.completed.insert(part, phase.growth);
         }
@@ -254,18 +269,28 @@ mod tests {
 
     #[tokio::test]
     async fn a_part_that_fails_again_and_again_is_an_obstacle_until_it_has_adopted_its_records() {
-        let opening = Opening::new(registry(), 1);
-        let note = |failure: &str| {
-            opening.note_failure("machines", failure.to_owned());
+        let opening = Opening::new(registry(), 2);
+        let note = || {
+            opening.note_failure("machines", "a machine");
             opening.obstacle()
         };
-        assert_eq!([note("a"), note("b"), note("c")], [None, None, Some("c".to_owned())]);
-        let adopted = opening.adopted("machines", 1, Vec::new(), || future::ready(Ok::<_, Stopped>(())));
-        tokio::select! {
-            ended = opening.run() => match ended.unwrap() {},
-            adopted = adopted => adopted.unwrap(),
-        }
-        assert_eq!((opening.obstacle(), note("d")), (None, None));
+        let expected = "the controller cannot adopt every record of a machine".to_owned();
+        assert_eq!([note(), note(), note(), note()], [None, None, Some(expected.clone()), Some(expected)]);
+        // The other part has not adopted its records, so the second phase does not begin.
+        opening.state.send_modify(|state| state.report("machines", 1));
+        assert_eq!((opening.obstacle(), note()), (None, None));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_part_that_has_not_listed_its_objects_after_a_minute_is_an_obstacle() {
+        let opening = Opening::new(registry(), 2);
+        opening.note_listing("machines", "kinds of KubeVirt");
+        assert_eq!(opening.obstacle(), None);
+        tokio::time::advance(LONG_LIST).await;
+        let expected = "the controller cannot list the objects of all kinds of KubeVirt";
+        assert_eq!(opening.obstacle().as_deref(), Some(expected));
+        opening.state.send_modify(|state| state.report("machines", 1));
+        assert_eq!(opening.obstacle(), None);
     }
 
     #[test]

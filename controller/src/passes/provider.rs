@@ -40,7 +40,7 @@ use crate::repeated::Repeated;
 
 /// Shortest time from the arrival of pools with new addresses to the second phase of their growth, see [`Opening`]. The
 /// watches of several kinds have no common order: an object that was written before its pool may arrive after the pool.
-/// The start has the same pause, because its pools may be newer than its lists of objects.
+/// A start that takes longer has the same pause, because its pools may be newer than its lists of objects.
 const SETTLE: Duration = Duration::from_millis(250);
 
 /// A part of a leader, which serves the objects of some kinds.
@@ -135,6 +135,7 @@ where
     W: Work,
 {
     loop {
+        part.opening.note_listing(part.name, part.kinds);
         let found = request::discover(part.kinds, &discover).await;
         let others = request::until_other(part.kinds, &discover, &found);
         let Some(kinds) = found.clone() else {
@@ -180,7 +181,7 @@ async fn run_kinds<W: Work>(
     (served, of_others): (&mut Holders, &mut mpsc::UnboundedReceiver<Key>),
     is_ready: impl Fn(),
 ) -> Result<Infallible, Stopped> {
-    let (waits, freed) = (Waits::default(), part.registry.freed());
+    let (waits, freed, began) = (Waits::default(), part.registry.freed(), Instant::now());
     let watches = work.watches();
     let unlisted = (0..watches.len()).collect();
     let numbered = |(number, watch): (usize, BoxStream<'static, (W::Kind, Change)>)| {
@@ -197,7 +198,8 @@ async fn run_kinds<W: Work>(
         // The registry cannot attribute a record to a pool that it does not have yet, so the part waits for the pools.
         let first = first(pools).await?;
         work.set_pools(first.clone());
-        let settled = Instant::now() + SETTLE;
+        let now = Instant::now();
+        let settled = if now < began + SETTLE { now } else { now + SETTLE };
         let before = part.registry.holders().await?;
         start(part, || open(part, work, &first, settled)).await?;
         Ok((first, before))
@@ -300,7 +302,7 @@ where
             Err(Error::Stopped) => return Err(Stopped),
             Err(error) => {
                 part.metrics.failed.inc();
-                part.opening.note_failure(part.name, format!("could not adopt every record of {noun}: {error}"));
+                part.opening.note_failure(part.name, noun);
                 if let Some(hidden) = part.lines.note(&error.to_string(), Instant::now()) {
                     tracing::warn!(%error, hidden, "could not adopt every record of {noun}");
                 }

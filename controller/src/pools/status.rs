@@ -198,7 +198,7 @@ impl KnownPools {
                     .as_ref()
                     .map(|lines| (UNREADABLE_LEASES, Verdict::of("True", DAMAGED_LEASES, lines))),
                 observation.unadopted.as_ref().map(|obstacle| {
-                    let message = format!("New addresses are not allocated yet: {obstacle}");
+                    let message = format!("New addresses are not allocated yet: {obstacle}. Its log has the reason");
                     (UNADOPTED_RECORDS, Verdict::of("True", "AdoptionFailed", &message))
                 }),
                 Some(("Ready", verdict.clone())),

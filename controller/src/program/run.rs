@@ -273,7 +273,9 @@ pub async fn reconcile(
     let pools = Pools::new(client.clone(), Arc::clone(selection), registry.clone(), Arc::clone(metrics));
     let beyond = Arc::new(BeyondBounds::default());
     let opening = Opening::new(registry.clone(), 4);
-    let pools = pools.with_states(Arc::clone(&states)).with_beyond(Arc::clone(&beyond)).with_opening(opening.clone());
+    let of_pools = opening.clone();
+    let pools = pools.with_states(Arc::clone(&states)).with_beyond(Arc::clone(&beyond));
+    let pools = pools.with_obstacle(move || of_pools.obstacle());
     let namespaces = Namespaces::new(client.clone(), selection);
     let namespaces_of_macs = Namespaces::of_macs(client.clone(), macs.namespaces());
     let node_pools = NodePools::new(client.clone(), Arc::clone(selection), Events::start(client.clone()));
