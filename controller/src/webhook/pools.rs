@@ -973,17 +973,19 @@ mod tests {
         let of_another = || {
             let pool_ref = json!({"apiGroup": "ipam.cluster.x-k8s.io", "kind": "InClusterIPPool", "name": "p"});
             let from = serde_json::from_value(json!({"poolRef": pool_ref})).unwrap();
-            PoolSpec { addresses_from: Some(from), ..spec(&[]) }
+            let node_pool_ref = Some(NodePoolRef { name: "workers".to_owned() });
+            PoolSpec { addresses_from: Some(from), node_pool_ref, ..spec(&[]) }
         };
         let warning = |old: PoolSpec| {
             let change = Change::Update { old: Some(old), new: Box::new(of_another()) };
-            assert!(change.may_shrink(&id("a")));
-            warn_of_holders(&id("a"), &change, &leases)
+            (change.may_shrink(&id("a")), warn_of_holders(&id("a"), &change, &leases))
         };
         let stays = "pool clusters/a no longer allocates these addresses, which stay with their holders";
-        assert_eq!(warning(spec(&["10.0.0.8/29"])), Some(format!("{stays}: 10.0.0.8 (holders: 1)")));
-        let renamed = PoolSpec { nameservers: vec!["10.0.0.53".to_owned()], ..of_another() };
-        assert_eq!(warning(renamed), None);
+        assert_eq!(warning(spec(&["10.0.0.8/29"])), (true, Some(format!("{stays}: 10.0.0.8 (holders: 1)"))));
+        let earlier = of_another();
+        let (pool, diagnostics) = id("a").check(&earlier);
+        assert!(pool.is_some_and(|pool| pool.is_external()), "{diagnostics:?}");
+        assert_eq!(warning(earlier), (false, None));
     }
 
     #[test]
