@@ -12,13 +12,13 @@
 
 use std::collections::BTreeSet;
 
-use glowplug::host::pool::Space;
 use glowplug::network::Family;
 use serde_json::json;
 
 use crate::cluster::request::list;
 use crate::kinds::kubevirt_machine::{Instance, uid};
 use crate::kinds::virtual_machine::{LEFT_ALONE_ANNOTATION, NetworkData, VirtualMachine};
+use crate::machines::recorded::Held;
 use crate::machines::step::{Notice, Once, Step};
 use crate::machines::view::View;
 use crate::pools::selection::Selected;
@@ -111,19 +111,16 @@ impl View {
 
     /// Whether a machine holds an address of each family on each interface that pools select. If so, its records have
     /// become leases, because the pools offer the recorded addresses now. Such a machine is served as if its pools had
-    /// offered these addresses from the beginning.
+    /// offered these addresses from the beginning. If another program chooses the addresses of a pool, the families are
+    /// not known, and one address is enough.
     fn holds_an_address_of_each(&self, vm: &VirtualMachine, selected: &[Selected]) -> bool {
         let uids = [uid(&vm.metadata), self.machine.as_ref().map_or("", |machine| uid(&machine.metadata))];
         let own = || self.ledger.held.iter().filter(|held| uids.contains(&held.claimant.machine.uid.as_str()));
         let is_held = |it: &Selected| {
             let Some(pool) = self.ledger.pools.get(&it.pool.to_string()) else { return false };
-            let mut families = pool.spaces().map(Space::family);
-            families.all(|family| {
-                own().any(|held| {
-                    (&held.network, held.claimant.interface) == (&it.network, it.interface)
-                        && Family::of(held.address) == family
-                })
-            })
+            let is_here = |held: &&Held| (&held.network, held.claimant.interface) == (&it.network, it.interface);
+            let held: Vec<Family> = own().filter(is_here).map(|held| Family::of(held.address)).collect();
+            !held.is_empty() && pool.spaces().all(|space| held.contains(&space.family()))
         };
         selected.iter().all(is_held)
     }

@@ -841,9 +841,17 @@ fn a_machine_that_runs_without_network_data_and_holds_no_address_is_left_alone()
     held_now.ledger.known = [holder("v-1")].into();
     let annotations = json!({"ipam.glowplug.dev/left-alone": null});
     let patch = json!({"metadata": {"uid": "v-1", "annotations": annotations}});
-    assert_eq!(decide(&held_now), Step::AnnotateVm(patch));
+    assert_eq!(decide(&held_now), Step::AnnotateVm(patch.clone()));
     held_now.ledger.held = vec![Held { network: "infra/other".to_owned(), ..held("v-1", "10.0.0.8") }];
     assert_eq!(decide(&held_now), Step::Wait, "its network without a lease");
+    // Another program chooses the addresses of the pool, so the families of the addresses are not known.
+    let mut of_source = from_source(&json!({"ipamClaim": {}}));
+    of_source.vm.clone_from(&held_now.vm);
+    (of_source.instance.clone_from(&held_now.instance), of_source.done.clone_from(&held_now.done));
+    assert_eq!(decide(&of_source), Step::Wait);
+    of_source.ledger.held = vec![held("v-1", "10.0.0.8")];
+    of_source.ledger.known = [holder("v-1")].into();
+    assert_eq!(decide(&of_source), Step::AnnotateVm(patch));
     // The API server has dropped the annotation.
     let dropped = View { done: [Once::ReadMachine, Once::ReadInstance, Once::LeaveAlone].into(), ..ran };
     assert_eq!(decide(&dropped), Step::Wait);
