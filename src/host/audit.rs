@@ -10,12 +10,12 @@ use ipnetwork::IpNetwork;
 use jiff::Timestamp;
 
 use super::allocator::{Adoption, Allocator};
-use super::claim::{Allocation, Claimant, Machine, Record, Reservation};
+use super::claim::{Allocation, Claimant, Machine};
 use super::ledger::{Ledger, LedgerError};
-use super::may_record::{Source, State};
-use super::pool::Pool;
-use super::records::{Inventory, Report, Unrecorded};
+use super::may_record::State;
+use super::records::{Inventory, Report};
 use super::registry::Registry;
+use super::registry::rebuild::{reports_of_pools, unreadable};
 
 /// Shortest time from the audit that first misses a machine to the fetch of lists that can release the machine. After
 /// this time, a cache that lagged behind the cluster is up to date.
@@ -126,16 +126,6 @@ pub enum Brake {
         /// Latest time in the ledger.
         latest: Timestamp,
     },
-}
-
-/// Result of a rebuild.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Rebuilt {
-    /// Result for the records.
-    pub adoption: Adoption,
-    /// Machines that have neither a record nor a lease, and that may belong to one of the pools. If such a machine runs,
-    /// it may use an address that neither the ledger nor an object records.
-    pub without_record: Vec<Machine>,
 }
 
 /// Compares the ledger with the objects of all machines.
@@ -328,15 +318,6 @@ fn disagreements(allocator: &Allocator, inventory: &Inventory, adoption: &Adopti
     disagreements
 }
 
-/// The reports of addresses that pools have. A report of another address is not kept: its reservation would last as long
-/// as the machine, and a guest may change such addresses every day. If a pool gets the address, the report counts at the
-/// next rebuild.
-fn reports_of_pools<'i>(allocator: &'i Allocator, inventory: &'i Inventory) -> impl Iterator<Item = &'i Report> {
-    let is_of_pool =
-        |report: &&Report| allocator.pools().any(|pool| report.is_on(&pool.network) && pool.contains(report.address));
-    inventory.reports.iter().filter(is_of_pool)
-}
-
 fn brakes(
     allocator: &Allocator,
     inventory: &Inventory,
@@ -363,78 +344,6 @@ fn brakes(
         brakes.push(Brake::Clock { now, latest });
     }
     brakes
-}
-
-fn unreadable(inventory: &Inventory) -> impl Iterator<Item = Reservation> {
-    inventory.diagnostics.iter().flat_map(|diagnostic| {
-        diagnostic.addresses.iter().filter_map(|address| {
-            let nobodys = || {
-                let machine = Machine::new("-", "unreadable-record", address.to_string());
-                Some(Claimant { machine, interface: Pool::DEFAULT_INTERFACE.parse().ok()? })
-            };
-            let claimant = diagnostic.claimant.clone().or_else(nobodys)?;
-            let (source, kind) = (diagnostic.to_string(), Source::Unreadable);
-            Some(Reservation { address: *address, network: None, claimant, source, kind })
-        })
-    })
-}
-
-// === impl Registry ===
-
-impl<L: Ledger> Registry<L> {
-    /// Adopts what the objects of a cluster say about addresses: adopts their records, see [`Registry::adopt`], and
-    /// reserves other addresses for their machines, so that no other machine gets them:
-    ///
-    /// - the addresses of records that cannot be read
-    /// - the addresses of pools that a guest reports, if the ledger has no lease and no record of the address for the
-    ///   machine of the guest
-    ///
-    /// A controller calls this method at each start, with all objects of its machines, before it claims or releases any
-    /// address. It calls the method again with the objects before it adds addresses to pools.
-    ///
-    /// If the machine of a record is unknown, the conflict names the machine `-/unreadable-record`, with the address as
-    /// its UID. An audit misses this machine as soon as no unreadable record has the address.
-    ///
-    /// # Errors
-    ///
-    /// The ledger failed. Changes committed before the failure stay in the ledger.
-    pub fn rebuild(&mut self, inventory: &Inventory, now: Timestamp) -> Result<Rebuilt, LedgerError> {
-        let mut beyond = self.set_aside(unreadable(inventory), now)?;
-        let reported: BTreeSet<IpAddr> = inventory.reports.iter().map(|report| report.address).collect();
-        let follows =
-            |record: &&Record| record.follows_reports(&reported, inventory.has_instance(&record.claimant.machine));
-        let (last, first): (Vec<&Record>, Vec<&Record>) = inventory.records.iter().partition(follows);
-        let mut adoption = self.adopt(first.into_iter().cloned(), now)?;
-        let allocator = self.state()?;
-        // A record that has no effect does not stand for the report of its guest.
-        let is_kept = |report: &&Report| {
-            let leases = allocator.leases_of(&report.machine).map(|(network, address, _)| (network, address));
-            let mut kept = leases.chain(allocator.conflicts_of(&report.machine));
-            kept.any(|(network, address)| address == report.address && report.is_on(network))
-        };
-        let reports = reports_of_pools(allocator, inventory).filter(|report| !is_kept(report)).filter_map(|report| {
-            let interface = Pool::DEFAULT_INTERFACE.parse().ok()?;
-            let claimant = Claimant { machine: report.machine.clone(), interface };
-            let (address, network, source) = (report.address, report.network.clone(), report.source.clone());
-            Some(Reservation { address, network, claimant, source, kind: Source::Report })
-        });
-        let reports: Vec<Reservation> = reports.collect();
-        beyond.extend(self.set_aside(reports, now)?);
-        adoption.extend(self.adopt(last.into_iter().cloned(), now)?);
-        adoption.mismatches.extend(beyond);
-        let allocator = self.state()?;
-        let leased: BTreeSet<&Machine> = allocator.leases().map(|(_, _, lease)| &lease.claimant.machine).collect();
-        let may_be_ours = |machine: &&Unrecorded| match &machine.node_pool {
-            Some(node_pool) => allocator.pools().any(|pool| pool.name == *node_pool),
-            None => {
-                let attachments = &machine.attachments;
-                attachments.is_empty() || allocator.pools().any(|pool| attachments.contains(&pool.network))
-            }
-        };
-        let without_record = inventory.without_record.iter().filter(may_be_ours).map(|it| it.machine.clone());
-        let without_record = without_record.filter(|machine| !leased.contains(machine)).collect();
-        Ok(Rebuilt { adoption, without_record })
-    }
 }
 
 // === impl Disagreement ===

@@ -1,5 +1,6 @@
 //! The entry point for callers: joins an allocator and the ledger that makes its decisions durable.
 
+pub(super) mod rebuild;
 #[cfg(test)]
 pub(super) mod tests;
 
@@ -16,9 +17,6 @@ use super::change::{Change, Journal};
 use super::claim::{Allocation, Claim, Claimant, Lease, Machine, Record, Reservation};
 use super::ledger::{Ledger, LedgerError};
 use super::pool::Pool;
-
-#[doc(inline)]
-pub use super::audit::Rebuilt;
 
 /// An allocator with its ledger: the only way to change the state of pools and addresses.
 ///
@@ -85,6 +83,16 @@ pub struct Released {
     pub held: Vec<Allocation>,
     /// Allocations to waiting machines.
     pub served: Vec<Allocation>,
+}
+
+/// Result of a rebuild.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Rebuilt {
+    /// Result for the records.
+    pub adoption: Adoption,
+    /// Machines that have neither a record nor a lease, and that may belong to one of the pools. If such a machine runs,
+    /// it may use an address that neither the ledger nor an object records.
+    pub without_record: Vec<Machine>,
 }
 
 /// Why a claimant got no addresses.

@@ -13,7 +13,6 @@ use clap::Args;
 use glowplug::host::Timestamp;
 use glowplug::host::address::{AddressSet, parse_address};
 use glowplug::host::allocator::{Adoption, Allocator, ClaimError, Conflicted, OtherUser, Problem};
-use glowplug::host::audit;
 use glowplug::host::claim::{self, Claimant, Machine, Request};
 use glowplug::host::expand::Template;
 use glowplug::host::may_record::State;
