@@ -181,7 +181,7 @@ impl SelectionCache {
     }
 
     /// Reads the objects from the API server instead of from the cache. Use this function if a decision must include
-    /// objects that were created a moment ago. Callers share a read: see [`SharedRead`].
+    /// objects that were created a moment ago. Callers that come at the same time share a read.
     ///
     /// # Errors
     ///

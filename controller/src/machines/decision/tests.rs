@@ -847,7 +847,8 @@ fn a_machine_that_runs_without_network_data_and_holds_no_address_is_left_alone()
     // Another program chooses the addresses of the pool, so the families of the addresses are not known.
     let mut of_source = from_source(&json!({"ipamClaim": {}}));
     of_source.vm.clone_from(&held_now.vm);
-    (of_source.instance.clone_from(&held_now.instance), of_source.done.clone_from(&held_now.done));
+    of_source.instance.clone_from(&held_now.instance);
+    of_source.done.clone_from(&held_now.done);
     assert_eq!(decide(&of_source), Step::Wait);
     of_source.ledger.held = vec![held("v-1", "10.0.0.8")];
     of_source.ledger.known = [holder("v-1")].into();
