@@ -459,7 +459,7 @@ impl OwnSecret {
         self.interfaces.iter().flat_map(|given| &given.addresses).map(IpNetwork::ip).collect()
     }
 
-    /// Returns the addresses that a user has added to the document. They are on a link with an allocated address: there,
+    /// Returns the addresses that a user has added to the document. They are on a link with an allocated address, where
     /// the controller writes only the addresses in the annotation. Addresses of other links come from the template of
     /// the pool, which may have changed since, so they are left out.
     pub(crate) fn addresses_of_user(&self) -> Vec<IpAddr> {

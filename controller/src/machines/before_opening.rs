@@ -19,8 +19,8 @@ use crate::kinds::virtual_machine::{NetworkData, VirtualMachine};
 use crate::machines::step::Step;
 use crate::machines::view::View;
 
-/// Returns the name of the Secret to which a VirtualMachine refers. `None`: the name does not belong to this controller,
-/// or is that of another machine. The webhook or the leader replaces such a copied name.
+/// Returns the name of the Secret to which a VirtualMachine refers. `None`: no reference to a Secret of the controller,
+/// or the copied name of a Secret of another machine, which the webhook or the leader replaces.
 fn secret_of_template(vm: Option<&VirtualMachine>) -> Option<&str> {
     let vm = vm?;
     let is_copied =
@@ -28,7 +28,7 @@ fn secret_of_template(vm: Option<&VirtualMachine>) -> Option<&str> {
     vm.secret().filter(|name| !is_copied(name))
 }
 
-/// Returns the name of the Secret that the guest of a machine reads, if this Secret may have an address without a lease.
+/// Returns the name of the Secret that the guest of a machine reads, if the Secret may have an address without a lease.
 /// Such a name has the form of a name of the controller.
 ///
 /// `is_leased` says whether a lease of the machine names a Secret. A lease has the name before the controller writes

@@ -114,9 +114,10 @@ impl View {
         }
     }
 
-    /// Returns the next step that adopts the addresses in the Secret of a guest, reserves those that a user has written,
-    /// or adds the name of this Secret to the leases. `None`: [`View::settle`] does this with the Secret of the template,
-    /// the guest reads no Secret with a name of this controller, or another controller serves the machine.
+    /// Returns the next step that adopts the addresses in the Secret of a guest, reserves the addresses that a user has
+    /// written, or adds the name of this Secret to the leases. `None`: nothing is left to do, [`View::settle`] reads
+    /// the same Secret for the template, the guest reads no Secret of this controller, or another controller
+    /// serves the machine.
     pub(super) fn adopt_guest(&self) -> Option<Step> {
         let name = unread_secret_of_guest(self.vm.as_ref(), self.instance.as_ref(), |name| self.is_leased(name))?;
         match self.secrets.get(name) {

@@ -64,8 +64,8 @@ pub enum Problem {
     /// The record belongs to the pool with this name, and the address is reserved in this pool or on its network. No
     /// other machine gets the address before the machine of the record is gone.
     Reserved(String, Option<ReservedAddress>),
-    /// The ledger refuses the lease of the address for now, with [`ClaimError::NotRecorded`]. The address is not allocated
-    /// to another machine before the machine of the record is gone. A later adoption of the record may add the lease.
+    /// The ledger refuses the lease of the address for now, with [`ClaimError::NotRecorded`]. No other machine gets the
+    /// address before the machine of the record is gone. A later adoption of the record may add the lease.
     NotRecorded(ClaimError),
     /// The prefix length of the pool, which differs from the prefix length in the record. The machine keeps the prefix
     /// length of its record.
