@@ -32,8 +32,8 @@ use crate::network::{
 #[doc(hidden)]
 pub const PREFIXES: [&str; 2] = ["50-glowplug-", "51-glowplug-"];
 
-/// Condition for a NIC, which has no kind. A device of one of these kinds may have the MAC address of the NIC below it. The
-/// kinds of the NICs of containers and tests, veth and tun, are not in the list.
+/// Matches a NIC, which has no kind, but no device of these kinds: such a device may have the MAC address of the NIC below
+/// it. The list lacks veth and tun, because the NICs of containers and of the tests have these kinds.
 const NIC: &str = "!bond bridge hsr ipvlan ipvtap macsec macvlan macvtap openvswitch team virt_wifi vlan";
 
 const ALPHABET: Alphabet =

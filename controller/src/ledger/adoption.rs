@@ -47,8 +47,8 @@ enum Stored {
 /// Reads the leases of the addresses in records, each given with its network, and leaves out the addresses that the
 /// object of the record holds. The API server is asked, because the registry may receive a lease of another leader late.
 ///
-/// The records must not name addresses that the registry has for the same object. The other addresses of a record count
-/// whatever the API server has for one of them: a crash may come between the leases of two addresses.
+/// The records must not name addresses that the registry has for the same object. The leader decides about each address
+/// of a record on its own: after a crash, the API server may have the lease of only one of two addresses.
 pub(crate) async fn unheld(
     client: &Client,
     records: impl IntoIterator<Item = (Record, String)>,

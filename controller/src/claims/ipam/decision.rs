@@ -422,8 +422,8 @@ fn requested(claim: &IpamClaim) -> Result<Vec<IpAddr>, String> {
     Ok(addresses)
 }
 
-/// Returns the record of a claim's status: the claim has its readable addresses, without those of `held`, on the
-/// interface of the pool. `None`: no address is left.
+/// Returns a record of the readable addresses in the status of a claim, on the interface of the pool. Leaves out the
+/// addresses in `held`. `None`: no address is left.
 pub(crate) fn record(claim: &IpamClaim, held: &[Held], pool: &PoolId, interface: InterfaceName) -> Option<Record> {
     let (key, mut addresses) = (claim.key(), claim.readable_addresses());
     addresses.retain(|address| held.iter().all(|held| held.address.ip() != address.ip()));

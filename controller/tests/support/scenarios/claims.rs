@@ -799,21 +799,32 @@ async fn try_write(site: &Site, address: &str, holder: &str) -> Result<(), Strin
     written.map(drop).map_err(|error| error.to_string())
 }
 
-pub async fn a_policy_that_refuses_the_leases_of_one_claim_does_not_delay_other_claims(cluster: &Cluster) {
-    let (site, _controller) = site(cluster, &["10.0.0.8/30"]).await;
+/// Starts a policy that refuses the leases of claim `denied`, and waits until the API server applies the policy.
+async fn deny<'c>(cluster: &'c Cluster, site: &Site) -> Policy<'c> {
     let namespace = site.namespace.clone();
     let of_claim = move |lease: &Value| {
         let holder = &lease["spec"]["holder"];
         holder["namespace"] == namespace.as_str() && holder["name"] == "denied"
     };
     let policy = Policy::start(cluster, &format!("policy-{}", site.namespace), ("CREATE", 403), of_claim).await;
-    poll("the policy", async || try_write(&site, "10.0.0.8", "denied").await.err()).await;
-    site.claim("denied", &json!({})).await;
+    poll("the policy", async || try_write(site, "10.0.0.8", "denied").await.err()).await;
+    policy
+}
+
+/// Waits until claim `denied` says that the policy of [`deny`] refuses its lease.
+async fn until_denied(site: &Site) {
     let message = site.until_not_ready("denied", "AllocationFailed").await;
     assert!(
         message.starts_with("the lease cannot be recorded: ") && message.contains("refused by a policy"),
         "{message}"
     );
+}
+
+pub async fn a_policy_that_refuses_the_leases_of_one_claim_does_not_delay_other_claims(cluster: &Cluster) {
+    let (site, _controller) = site(cluster, &["10.0.0.8/30"]).await;
+    let policy = deny(cluster, &site).await;
+    site.claim("denied", &json!({})).await;
+    until_denied(&site).await;
     for (name, address) in [("a", "10.0.0.8"), ("b", "10.0.0.9")] {
         site.claim(name, &json!({})).await;
         assert_eq!(site.address_of(name).await, address);
@@ -830,20 +841,10 @@ pub async fn a_claim_whose_recorded_address_a_policy_refuses_keeps_it_and_says_s
     drop(controller);
     let name = lease_name("10.0.0.8".parse().unwrap(), &format!("{}/vlan10", site.namespace)).unwrap();
     site.leases.delete(&name, &DeleteParams::default()).await.unwrap();
-    let namespace = site.namespace.clone();
-    let of_claim = move |lease: &Value| {
-        let holder = &lease["spec"]["holder"];
-        holder["namespace"] == namespace.as_str() && holder["name"] == "denied"
-    };
-    let policy = Policy::start(cluster, &format!("policy-{}", site.namespace), ("CREATE", 403), of_claim).await;
-    poll("the policy", async || try_write(&site, "10.0.0.8", "denied").await.err()).await;
+    let policy = deny(cluster, &site).await;
     let mut next = Controller::start(cluster, &site);
     next.until_ready().await;
-    let message = site.until_not_ready("denied", "AllocationFailed").await;
-    assert!(
-        message.starts_with("the lease cannot be recorded: ") && message.contains("refused by a policy"),
-        "{message}"
-    );
+    until_denied(&site).await;
     site.claim("a", &json!({})).await;
     assert_eq!(site.address_of("a").await, "10.0.0.9");
     policy.end().await;
