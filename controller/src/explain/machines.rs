@@ -367,7 +367,7 @@ impl<'a> Facts<'a> {
         let other = self.users.at(network, address).iter().find(|user| Key::of_vm(&user.claimant.machine) != own);
         match other {
             Some(user) => format!("{} {} {address}", user.source, user.verb()),
-            None => format!("the network reserves {address}"),
+            None => format!("{address} is not free: its reuse delay is not over, or a pool keeps it for another use"),
         }
     }
 }
