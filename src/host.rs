@@ -66,8 +66,9 @@
 //! allocated to another machine:
 //!
 //! - A record on a machine becomes a lease if a pool that serves the namespace of the machine offers the address.
-//! - A record whose address is excluded, held by another machine, or reserved on the network, reserves the address.
-//! - An address that a running guest reports is reserved, also if no pool has the address.
+//! - A record reserves its address if the address is excluded, held by another machine, or reserved on the network.
+//! - An address that a running guest reports is reserved if a pool has the address, whichever namespaces the pool
+//!   serves.
 //! - A record in a namespace that no pool of the network serves is ignored, because every user can write a record.
 //!
 //! No module connects to a cluster. The caller passes objects (as JSON) and times with each call, and receives patches

@@ -76,8 +76,8 @@ pub mod render;
 #[doc(hidden)]
 pub mod terminal;
 
-/// The version that both programs print: `VERSION`, or `VERSION (1a2b3c4d5e6f)` with the commit. `make` passes the
-/// version with the commit in `GLOWPLUG_VERSION`. Other builds use the version of the package.
+/// The version that `glowplug` and `glowplugctl` print: `VERSION`, or `VERSION (1a2b3c4d5e6f)` with the commit. `make`
+/// passes the version with the commit in `GLOWPLUG_VERSION`. Other builds use the version of the package.
 #[cfg(any(feature = "guest", feature = "host"))]
 #[doc(hidden)]
 pub const VERSION: &str = match option_env!("GLOWPLUG_VERSION") {

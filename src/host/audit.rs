@@ -220,9 +220,9 @@ pub fn audit<L: Ledger>(
     Ok(Audit { adoption, disagreements, missing, brakes })
 }
 
-/// The machines that hold an address that a guest reports, or that an object of an unknown machine names. Such a machine
-/// must not be released: while a guest uses the address, no other machine must get it, and the object may belong to the
-/// machine.
+/// The machines that hold an address that a guest reports, or that an object of an unknown machine names. Such a
+/// machine must not be released: while a guest uses the address, no other machine must get it, and the object may
+/// belong to the machine.
 #[must_use]
 pub fn holders_in_use(allocator: &Allocator, inventory: &Inventory) -> BTreeSet<Machine> {
     let nobodys = inventory.diagnostics.iter().filter(|diagnostic| diagnostic.claimant.is_none());
@@ -779,8 +779,8 @@ mod tests {
         assert_eq!(audit_leases(claim, &guest("m")), (vec![foreign.to_owned()], vec![]));
     }
 
-    /// A VirtualMachine `m/b` and its instance, whose labels name the machine `n/other`, with the annotation `records` of
-    /// the VirtualMachine.
+    /// A VirtualMachine `m/b` and its instance, whose labels name the machine `n/other`. `records` has the annotations
+    /// of the VirtualMachine.
     fn labelled(records: &str) -> String {
         let labels = r#""labels": {"capk.cluster.x-k8s.io/kubevirt-machine-namespace": "n",
             "capk.cluster.x-k8s.io/kubevirt-machine-name": "other"}"#;

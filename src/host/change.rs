@@ -29,7 +29,7 @@ pub enum Change {
         /// `None` if the ledger has no lease of the address.
         lease: Option<Lease>,
     },
-    /// A record of an address by a claimant that is not the holder of the address.
+    /// A record of an address whose claimant does not hold the address.
     Conflict {
         /// Name of the network.
         network: Arc<str>,

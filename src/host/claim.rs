@@ -248,8 +248,8 @@ pub(crate) fn is_namesake(one: &Machine, other: &Machine) -> bool {
 }
 
 /// Whether an object follows another object of its namespace and name, so that it may get the address of the earlier
-/// object again: both are machines, or both are claims of one kind. A claim and a machine of one name may have different
-/// users. A VirtualMachine also follows a KubevirtMachine of another namespace for which capk had created it.
+/// object again: both are machines, or both are claims of one kind. A claim and a machine of one name may have
+/// different users. A VirtualMachine also follows a KubevirtMachine of another namespace for which capk had created it.
 pub(crate) fn is_successor(earlier: &Machine, later: &Machine) -> bool {
     let are_machines = !earlier.kind.is_claim() && !later.kind.is_claim();
     is_namesake(earlier, later) && successors(earlier.kind) == successors(later.kind)

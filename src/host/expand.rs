@@ -64,8 +64,8 @@ impl Template {
     ///
     /// # Errors
     ///
-    /// [`ExpandError::Template`] when the input is neither JSON nor YAML, is not an object, is cloud-init's network-config,
-    /// has a key twice, or has a number that cannot be written again.
+    /// [`ExpandError::Template`] when the input is neither JSON nor YAML, is not an object, is cloud-init's
+    /// network-config, has a key twice, or has a number that cannot be written again.
     pub fn parse(document: &[u8]) -> Result<Self, ExpandError> {
         let mut diagnostics = Diagnostics::default();
         let value = value::parse_strict(document).unwrap_or_else(|diagnostic| {
@@ -124,8 +124,8 @@ impl Template {
         let mut draft = Draft::new(self.0.clone());
         let mut facts = TemplateFacts { unread: self.unread_by_afterburn(), ..TemplateFacts::default() };
         name_addresses(&Value::Object(self.0.clone()), &mut facts);
-        // At this point, `facts.gateways` has the gateways of all interfaces. The gateways of this interface are added
-        // below.
+        // At this point, `facts.gateways` has the gateways of all interfaces. They become other addresses, except the
+        // gateways of this interface, which are added again below.
         facts.addresses.append(&mut facts.gateways);
         if let Some((_, id)) = draft.find_link(interface) {
             for (index, entry) in draft.entries_on(&id) {

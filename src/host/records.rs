@@ -123,10 +123,10 @@ pub fn annotation_value(addresses: &[IpNetwork]) -> String {
 /// Returns the JSON merge patch that annotates the object of a machine with its allocations, and with the network of
 /// each interface in `networks`.
 ///
-/// The patch is complete: it names the object, a KubevirtMachine. If a VirtualMachine holds the addresses, only
-/// `metadata.uid` and `metadata.annotations` of the patch apply. The patch contains the UID, and the server rejects a patch with another
-/// UID. So a new machine of the same name never gets the record of the old machine. With a resource version, the server
-/// rejects the second of two concurrent writers (409).
+/// The patch is complete: it names the object, a KubevirtMachine. If a VirtualMachine holds the addresses, the caller
+/// can use only `metadata.uid` and `metadata.annotations` of the patch. The server rejects the patch if the object has
+/// another UID, so a new machine of the same name never gets the record of the old machine. With a resource version,
+/// the server rejects the second of two concurrent writers (409).
 ///
 /// # Errors
 ///
@@ -271,9 +271,9 @@ impl Objects {
         })
     }
 
-    /// Ignores the labels that name the KubevirtMachine of a VirtualMachine or an instance, for addresses that
-    /// glowplug-controller allocates: a VirtualMachine in another namespace than its KubevirtMachine holds them itself,
-    /// and its labels keep no address of another machine.
+    /// Removes the labels that name the KubevirtMachine of a VirtualMachine or an instance. Call this for addresses
+    /// that glowplug-controller allocates: there, a VirtualMachine in another namespace than its KubevirtMachine holds
+    /// its addresses itself, and its labels keep no address of another machine.
     #[doc(hidden)]
     pub fn ignore_labels(&mut self) {
         self.objects.iter_mut().for_each(|object| object.machine = None);

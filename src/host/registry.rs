@@ -90,8 +90,8 @@ pub struct Released {
 pub struct Rebuilt {
     /// Result for the records.
     pub adoption: Adoption,
-    /// Machines that have neither a record nor a lease, and that may belong to one of the pools. If such a machine runs,
-    /// it may use an address that neither the ledger nor an object records.
+    /// Machines that have neither a record nor a lease, and that may belong to one of the pools. If such a machine
+    /// runs, it may use an address that neither the ledger nor an object records.
     pub without_record: Vec<Machine>,
 }
 
@@ -248,9 +248,9 @@ impl<L: Ledger> Registry<L> {
         })
     }
 
-    /// Releases machines that are still missing since these times, and serves no waiting machine. Returns the released
-    /// allocations, and the machines that are not released, because they have claimed addresses since the caller read
-    /// the state.
+    /// Releases the machines that are still missing, each since the given time, and serves no waiting machine. Returns
+    /// the released allocations, and the machines that are not released, because they have claimed addresses since the
+    /// caller read the state.
     ///
     /// # Errors
     ///
@@ -269,8 +269,8 @@ impl<L: Ledger> Registry<L> {
         })
     }
 
-    /// Releases these addresses of a machine, each with its network, removes its records of them, and serves waiting
-    /// machines. The machine keeps its other addresses and its place in the wait queue.
+    /// Releases these addresses of a machine, removes its records of them, and serves waiting machines. Each address is
+    /// given with its network. The machine keeps its other addresses and its place in the wait queue.
     ///
     /// Call this only when the machine can no longer send packets from these addresses.
     ///
@@ -326,8 +326,9 @@ impl<L: Ledger> Registry<L> {
 
     /// Records that the guest of a machine migrated to another cluster, where it keeps the addresses of the machine.
     /// For at least 30 days after their release, no machine gets these addresses, not even a machine of the same name.
-    /// Returns the addresses that are not recorded: in a pool that serves other namespaces, too, one namespace keeps at
-    /// most a quarter of the addresses, or 64 addresses if the pool is external. Or the ledger refuses to change the lease.
+    /// Returns the addresses for which the migration is not recorded, because the ledger refuses to change the lease,
+    /// or because of a limit: in a pool that serves other namespaces, too, one namespace keeps at most a quarter of the
+    /// addresses, or 64 addresses if the pool is external.
     ///
     /// # Errors
     ///

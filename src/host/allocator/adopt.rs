@@ -261,8 +261,8 @@ impl Allocator {
     /// record. If the record names no network, the address is reserved on every network that has a pool with the
     /// address.
     ///
-    /// The reservation ends with the machine. Returns a mismatch for each network on which the address is not reserved,
-    /// because the records of the namespace already use its share of the pool.
+    /// The reservation ends with the machine. Returns a mismatch for each network on which `exceeds_share` does not
+    /// allow the reservation.
     pub(crate) fn set_aside(
         &mut self,
         reservation: Reservation,

@@ -251,8 +251,8 @@ impl Network {
     }
 
     /// The released lease of an address that the reuse delay keeps from a machine. The delay keeps an address from
-    /// every machine other than the last holder and its successors. If the guest of the lease migrated with the address,
-    /// the delay keeps the address from them, too.
+    /// every machine other than the last holder and its successors. If the guest of the lease migrated with the
+    /// address, the delay keeps the address from them, too.
     pub(super) fn delayed_for(&self, address: IpAddr, machine: &Machine) -> Option<&Lease> {
         self.delayed_until(address)?;
         let is_own = |last: &Lease| last.migrated.is_none() && is_successor(&last.claimant.machine, machine);

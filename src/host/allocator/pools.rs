@@ -251,8 +251,8 @@ impl Allocator {
         Ok(renames)
     }
 
-    /// Refuses to change the network or the interface of a pool while machines hold its addresses: their leases would no
-    /// longer be found. A waiting claim names only the pool, so it waits for an address of the changed pool.
+    /// Refuses to change the network or the interface of a pool while machines hold its addresses: their leases would
+    /// no longer be found. A waiting claim names only the pool, so it waits for an address of the changed pool.
     fn check_in_use(&self, known: &Pool, given: &Pool) -> Result<(), PoolError> {
         let members = [
             ("network", known.network.clone(), given.network.clone()),

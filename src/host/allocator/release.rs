@@ -35,8 +35,8 @@ impl Allocator {
         allocations(held)
     }
 
-    /// Releases these addresses of a machine, each with its network, and removes its records of them. The machine keeps
-    /// its other addresses. Returns the released addresses.
+    /// Releases these addresses of a machine, and removes its records of them. Each address is given with its network.
+    /// The machine keeps its other addresses. Returns the released addresses.
     ///
     /// Each address gets a reuse delay, as in [`Self::release`]. Call this only when the machine can no longer send
     /// packets from these addresses.

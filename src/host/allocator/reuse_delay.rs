@@ -37,8 +37,8 @@ impl Allocator {
     }
 
     /// Records that the guest of a machine migrated to another cluster with the addresses of the machine. Returns the
-    /// addresses that are not recorded, because the namespace of the machine already keeps too many addresses for such
-    /// guests, or because the ledger refuses to write their leases.
+    /// addresses for which the migration is not recorded, because the namespace of the machine already keeps too many
+    /// addresses for such guests, or because the ledger refuses to write their leases.
     pub(crate) fn note_migrated(
         &mut self,
         machine: &Machine,

@@ -16,8 +16,8 @@ use crate::network::{Family, InterfaceName};
 /// also limits how many addresses are kept for guests of the namespace that migrated to another cluster.
 const PART: u128 = 4;
 
-/// Maximum number of addresses that records of one claim reserve without a lease. The status of an IPAMClaim has at most
-/// as many addresses.
+/// Maximum number of addresses that records of one claim reserve without a lease. The status of an IPAMClaim has at
+/// most as many addresses.
 const MOST_OF_CLAIM: usize = 16;
 
 /// The share of a namespace in an external pool, for guests that migrated. The size of an external pool is not known.

@@ -74,8 +74,9 @@ impl Allocator {
     }
 }
 
-/// Whether a record counts for the pools of every namespace. A report does: the guest is on the network even if no pool
-/// serves its namespace. A record of an unknown machine does, too: this machine may be in any namespace.
+/// Whether a record counts for the pools of every namespace. A report does: its address is in use, even if no pool
+/// serves the namespace of its claimant. A record of an unknown machine does, too: this machine may be in any
+/// namespace.
 pub(super) fn is_everywhere(source: Source, machine: &Machine) -> bool {
     matches!(source, Source::Report | Source::Neighbour) || !machine.may_exist()
 }

@@ -25,8 +25,8 @@ pub enum ClaimError {
         pool: String,
         /// Address family.
         family: Family,
-        /// The overflow pools, which are exhausted, too: the name of each pool, and the address family in which the pool
-        /// has no free address.
+        /// The overflow pools, which are exhausted, too: the name of each pool, and the address family in which the
+        /// pool has no free address.
         overflow: Vec<(String, Family)>,
     },
     /// The ledger refuses to record the lease, for example because a policy denies it. A repeated claim may succeed:

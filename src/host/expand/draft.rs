@@ -209,8 +209,8 @@ impl Draft {
         self.entries.insert((*interface, family), index);
     }
 
-    /// Adds a default route for each family that has no default route. Warns of each gateway that gets no route because an
-    /// earlier interface has the default route of this family.
+    /// Adds a default route for each family that has no default route. Warns of each gateway that gets no route because
+    /// an earlier interface has the default route of this family.
     pub(super) fn add_default_routes(&mut self, grants: &[Grant<'_>], network: &NetworkConfig) {
         let routes = network.links().iter().flat_map(|link| &link.routes).filter(|route| route.is_default());
         let in_template: BTreeSet<Family> = routes.map(|route| Family::of(route.destination().ip())).collect();

@@ -23,8 +23,8 @@ pub struct Overlap<'a> {
 pub struct Overlaps<'a> {
     /// At most [`Overlaps::KEPT`] overlaps, in the order of their pools.
     pub kept: Vec<Overlap<'a>>,
-    /// Whether further overlaps, or further addresses of these overlaps, were left out. Another search finds what was
-    /// left out after the kept overlaps are fixed.
+    /// Whether further overlaps, or further addresses of these overlaps, were left out. After the kept overlaps are
+    /// fixed, another search finds the rest.
     pub is_cut: bool,
 }
 

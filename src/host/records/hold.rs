@@ -65,7 +65,7 @@ impl Spot {
         path
     }
 
-    /// The path of the annotation with this key, next to the annotation with the record.
+    /// The path of the annotation with this key, in the same metadata as the annotation with the record.
     pub(super) fn annotation(self, key: &str) -> String {
         let mut path = String::new();
         self.push_member_onto(["", key].map(Some), &mut path);

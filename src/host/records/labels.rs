@@ -1,9 +1,10 @@
 //! Decides which KubevirtMachine a VirtualMachine belongs to, by the labels of the VirtualMachine.
 //!
-//! Every user with the right to write objects of one namespace can name any machine of another namespace in these labels.
-//! So the labels count only if the KubevirtMachine confirms them: its template names the namespace of the VirtualMachine,
-//! and the VirtualMachine has the name of the KubevirtMachine, as capk creates it. Without a confirmation, a
-//! VirtualMachine stands for itself. Its labels then only keep the addresses of the machine that they name.
+//! Every user with the right to write objects of one namespace can name any machine of another namespace in these
+//! labels. So the labels count only if the KubevirtMachine confirms them: its template names the namespace of the
+//! VirtualMachine, and the VirtualMachine has the name of the KubevirtMachine, as capk creates it. Without a
+//! confirmation, a VirtualMachine stands for itself. Its labels then have one effect: the machine that they name does
+//! not count as missing, so it keeps its addresses.
 
 use std::collections::HashMap;
 

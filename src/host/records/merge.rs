@@ -24,16 +24,16 @@ pub struct Inventory {
     ///
     /// The UID is the UID of the KubevirtMachine. In two cases the UID of the VirtualMachine replaces it, because the
     /// UID of the KubevirtMachine is no longer known: the KubevirtMachine is gone, or a newer KubevirtMachine has its
-    /// name while the old guest still holds the addresses. A VirtualMachine that belongs to no KubevirtMachine is a machine
-    /// with its own namespace, name and UID.
+    /// name while the old guest still holds the addresses. A VirtualMachine that belongs to no KubevirtMachine is a
+    /// machine with its own namespace, name and UID.
     pub records: Vec<Record>,
     /// Diagnostics in the order of the lists, then diagnostics about objects that contradict each other.
     pub diagnostics: Vec<ObjectDiagnostic>,
     /// Addresses that running guests report, in the order of their machines.
     pub reports: Vec<Report>,
     /// Machines that are not being deleted and have no record: KubevirtMachines, and VirtualMachines without a
-    /// KubevirtMachine that have further networks and whose guest reports no address. An unreadable record counts as a
-    /// record if the name of its interface is known.
+    /// KubevirtMachine whose objects list a network and whose guest reports no address. An unreadable record counts as
+    /// a record if the name of its interface is known.
     pub without_record: Vec<Unrecorded>,
     /// Number of objects whose machine cannot be identified. Each of them may belong to any machine of the ledger.
     pub unidentified: usize,
@@ -181,9 +181,10 @@ fn parts<'o>(objects: &'o [Object], labels: &Labels<'o>) -> Vec<Part<'o>> {
 // === impl Merge ===
 
 impl<'o> Merge<'o> {
-    /// Adds an object to the machines that are not missing. The object is there under its own name, an instance also
-    /// under that of its VirtualMachine, and a guest under the name of its machine. Labels that do not count can only
-    /// add the machine that they name: the guest may be that of a machine that is gone.
+    /// Notes the machines that are not missing because of an object: the object itself, for an instance also its
+    /// VirtualMachine, and for a guest also its machine. If the labels of a guest name another machine without a
+    /// confirmation, this machine is not missing either: the guest may belong to it although its KubevirtMachine is
+    /// gone.
     fn object(&mut self, part: &Part<'_>, labels: &Labels<'_>) {
         let Part { machine, guest, object } = part;
         let present = &mut self.inventory.present;
@@ -444,8 +445,8 @@ impl Inventory {
         records.chain(diagnostics).chain(reports).chain(unrecorded).for_each(change);
     }
 
-    /// This content without the records, the reports and the diagnostics that name none of these addresses. Of a record
-    /// and of a diagnostic, only these addresses are left.
+    /// The part of this content that is about these addresses: the records, the reports and the diagnostics that name
+    /// one of them. A record or a diagnostic keeps only these addresses.
     pub(crate) fn about(&self, addresses: &BTreeSet<IpAddr>) -> Self {
         let mut about = self.clone();
         about.records.iter_mut().for_each(|record| record.addresses.retain(|own| addresses.contains(&own.ip())));

@@ -116,8 +116,8 @@ pub(super) struct ObjectReader<'a> {
 /// each address costs every reader of the records time and memory.
 pub(super) const MAX_ADDRESSES: usize = 256;
 
-/// Maximum number of mistakes of one object that get a diagnostic. A user can write any number of records that cannot be
-/// read into an object, and each diagnostic costs every reader of the records time and memory.
+/// Maximum number of mistakes of one object that get a diagnostic. A user can write any number of unreadable records
+/// into an object, and each diagnostic costs every reader of the records time and memory.
 const MAX_DIAGNOSTICS: usize = 32;
 
 /// The expected value of a record, for messages.

@@ -20,8 +20,8 @@ impl<L: Ledger> Registry<L> {
     /// reserves other addresses for their machines, so that no other machine gets them:
     ///
     /// - the addresses of records that cannot be read
-    /// - the addresses of pools that a guest reports, if the ledger has no lease and no record of the address for the
-    ///   machine of the guest
+    /// - the addresses that a guest reports, if a pool has the address, and the ledger has neither a lease nor a record
+    ///   of the address for the machine of the guest
     ///
     /// A controller calls this method at each start, with all objects of its machines, before it claims or releases any
     /// address. It calls the method again with the objects before it adds addresses to pools.
@@ -40,7 +40,8 @@ impl<L: Ledger> Registry<L> {
         let (last, first): (Vec<&Record>, Vec<&Record>) = inventory.records.iter().partition(follows);
         let mut adoption = self.adopt(first.into_iter().cloned(), now)?;
         let allocator = self.state()?;
-        // A record that has no effect does not stand for the report of its guest.
+        // A report is left out only if the machine has a lease or a reservation of the address. A record that was
+        // ignored gives the machine neither.
         let is_kept = |report: &&Report| {
             let leases = allocator.leases_of(&report.machine).map(|(network, address, _)| (network, address));
             let mut kept = leases.chain(allocator.conflicts_of(&report.machine));
@@ -71,9 +72,9 @@ impl<L: Ledger> Registry<L> {
     }
 }
 
-/// The reports of addresses that pools have. A report of another address is not kept: its reservation would last as long
-/// as the machine, and a guest may change such addresses every day. If a pool gets the address, the report counts at the
-/// next rebuild.
+/// The reports of addresses that pools have. A report of another address is not kept: its reservation would last as
+/// long as the machine, and a guest may change such addresses every day. If a pool gets the address, the report counts
+/// at the next rebuild.
 pub(in crate::host) fn reports_of_pools<'i>(
     allocator: &'i Allocator,
     inventory: &'i Inventory,

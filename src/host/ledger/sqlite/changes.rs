@@ -244,8 +244,8 @@ pub(super) fn record(
     Ok(())
 }
 
-/// Sort key of a change: network and address. `None`, the key of a change without an address, comes first: the change of
-/// a pool inserts the row of its network, to which the rows of leases and conflicts refer.
+/// Sort key of a change: network and address. `None`, the key of a change without an address, comes first: the change
+/// of a pool inserts the row of its network, to which the rows of leases and conflicts refer.
 pub(super) fn path(change: &Change) -> Option<(&str, IpAddr)> {
     match change {
         Change::Lease { network, address, .. } | Change::Conflict { network, address, .. } => Some((network, *address)),

@@ -115,9 +115,10 @@ pub(super) fn lacks_log(path: &Path) -> bool {
     !Path::new(&log).exists() && is_in_wal_mode(&real)
 }
 
-/// Whether the header of a database says that there is a write-ahead log. SQLite reads the header, because closing a
-/// descriptor of the file would release the locks of SQLite in this process. Without locks, SQLite cannot open such a
-/// database, and creates no log in the attempt.
+/// Whether the header of a database says that there is a write-ahead log. This function does not read the header
+/// itself: closing the file would release the locks of SQLite in this process. So it makes SQLite read the header,
+/// without locks. In this mode, SQLite cannot open a database with a write-ahead log, and creates no log in the
+/// attempt.
 fn is_in_wal_mode(path: &Path) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-".contains(&byte);
     let escaped = |byte: &u8| if is_plain(*byte) { char::from(*byte).to_string() } else { format!("%{byte:02X}") };
