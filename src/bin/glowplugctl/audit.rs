@@ -134,7 +134,8 @@ fn diagnostics(diagnostics: &[ObjectDiagnostic], mismatches: &[impl fmt::Display
 struct Audited {
     version: u32,
     objects: usize,
-    /// Number of recorded addresses that the ledger lacks, and that an adoption would lease to the claimants of their records.
+    /// Number of recorded addresses that the ledger lacks, and that an adoption would lease to the claimants of their
+    /// records.
     unrecorded: usize,
     diagnostics: Vec<String>,
     /// Reasons why no machine was released.
@@ -245,7 +246,8 @@ struct AuditedLeases {
     objects: usize,
     /// Number of leases that machines hold.
     leases: usize,
-    /// Number of recorded addresses that have no lease, and that an adoption would lease to the claimants of their records.
+    /// Number of recorded addresses that have no lease, and that an adoption would lease to the claimants of their
+    /// records.
     unrecorded: usize,
     diagnostics: Vec<String>,
     /// Machines that hold addresses and have no object.

@@ -328,7 +328,7 @@ fn claims(
     Ok((claims, left_out))
 }
 
-/// The pools of a machine, in the given order. If several pools serve one interface, only the pool of the machine's
+/// The pools of a machine, in the given order. Of several pools for one interface, only the pool of the machine's
 /// NodePool is used.
 fn one_for_each_interface<'p>(pools: &'p [Pool], node_pool: Option<&str>) -> Result<Vec<&'p Pool>, Refusal> {
     let is_own = |pool: &Pool| node_pool == Some(pool.name());

@@ -219,8 +219,8 @@ pub(crate) fn config_drive(args: ConfigDriveArgs, log: &Logger) -> Result<ExitCo
     Ok(ExitCode::SUCCESS)
 }
 
-/// Refuses a document that the guest cannot read, or that configures nothing. Warns of a document in a format that only glowplug reads from the layout
-/// of the label.
+/// Refuses a document that the guest cannot read, or that configures nothing. Warns of a document whose format
+/// cloud-init and afterburn might not read from a drive with this label.
 fn check(path: &Path, document: &[u8], label: Label) -> Result<()> {
     let reading = read_network(document);
     for diagnostic in reading.diagnostics.kept() {

@@ -32,8 +32,8 @@ use crate::Cli;
 use crate::Reported;
 use crate::output::{check_directory, say};
 
-/// Number of claims or releases in one write to the ledger: large enough to be fast, and small enough that other processes
-/// get a turn.
+/// Number of claims or releases in one write to the ledger: large enough to be fast, and small enough that other
+/// processes get a turn.
 pub(crate) const BATCH: usize = 512;
 
 /// The pool files, and the template that their pools use.
@@ -221,7 +221,8 @@ impl PoolFiles {
                     (None, Some(template)) => in_template(template_facts(template, spec), template_file)?,
                     (None, None) => TemplateFacts::default(),
                 };
-                // `names` has the pools of earlier files. `read_pools` has already reported pools of the same name in this file.
+                // `names` has the pools of earlier files. `read_pools` has already reported pools of the same name in
+                // this file.
                 let is_second = names.contains(&spec.full_name());
                 let spec = PoolSpec { has_errors: spec.has_errors || is_second, ..spec.clone() };
                 read.pools.extend(Pool::new(&spec, &facts, &mut diagnostics));
@@ -433,10 +434,11 @@ impl Machines {
 type Open = fn(&Path) -> Result<SqliteLedger, OpenError>;
 
 impl LedgerFile {
-    /// Opens the ledger. The given pools must match the pools of the ledger. Pools that are being deleted allocate nothing.
+    /// Opens the ledger. The given pools must match the pools of the ledger. Pools that are being deleted allocate
+    /// nothing.
     ///
-    /// No address is open yet: see [`Registry::open_closed`]. Only `claim` allocates addresses. `claim` opens them after
-    /// it has adopted the records of its lists.
+    /// No address is open yet: see [`Registry::open_closed`]. Only `claim` allocates addresses. `claim` opens them
+    /// after it has adopted the records of its lists.
     pub(crate) fn open(
         &self,
         pools: &[Pool],

@@ -1,7 +1,8 @@
 //! The program of the host: command line and exit status.
 //!
-//! A cron job can distinguish these exit statuses: 0 success; 1 failed or refused; 2 usage error; 3 a pool is exhausted for
-//! at least one machine; 4 success with diagnostics. If several of 1, 3 and 4 apply, the first of them is the exit status.
+//! A cron job can distinguish these exit statuses: 0 success; 1 failed or refused; 2 usage error; 3 a pool is exhausted
+//! for at least one machine; 4 success with diagnostics. If several of 1, 3 and 4 apply, the first of them is the exit
+//! status.
 
 mod audit;
 mod claims;

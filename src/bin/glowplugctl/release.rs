@@ -72,8 +72,8 @@ pub(crate) fn release(args: Release, log: &Logger) -> Result<ExitCode> {
 }
 
 /// Returns the machines that can be released, and the number of other machines. Without `force`, a machine of a list
-/// can be released only if it is being deleted and the lists, with all kinds of objects, have no guest of it and no
-/// other user of its addresses: any other machine may still use its addresses.
+/// can be released only if the machine is being deleted, and the lists have all kinds of objects, but no guest of the
+/// machine and no other user of its addresses. Otherwise the machine may still use its addresses.
 fn releasable(
     machines: Vec<KubevirtMachine>,
     inventory: Option<&Inventory>,

@@ -115,8 +115,8 @@ impl Printer {
     }
 
     /// Prints a List for `kubectl apply --server-side`. For each machine the record comes before the Secret, so that no
-    /// machine reads a document whose addresses are not recorded. Returns whether a machine with addresses is missing from
-    /// the List.
+    /// machine reads a document whose addresses are not recorded. Returns whether a machine with addresses is missing
+    /// from the List.
     fn print_list(&self, claims: &[claim::Claim], outcomes: &[Outcome]) -> Result<bool> {
         let (mut items, mut is_odd) = (Vec::new(), false);
         for (claim, outcome) in claims.iter().zip(outcomes) {
