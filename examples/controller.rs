@@ -33,7 +33,8 @@ const OBJECTS: &[u8] = br#"{"kind": "List", "items": [{
 fn main() -> Result<(), Box<dyn Error>> {
     let pools = Pool::parse(POOL)?;
     let template = Template::parse(TEMPLATE)?;
-    // A real ledger is a permanent file: `create` it once, and `open` it at each start. Use only one ledger for a network.
+    // A real ledger is a permanent file: `create` it once, and `open` it at each start. Use only one ledger for a
+    // network.
     let directory = tempfile::tempdir()?;
     let mut registry = Registry::open(SqliteLedger::create(&directory.path().join("ledger"))?)?;
     registry.resize(pools.clone(), &[], Timestamp::now())?;
