@@ -223,7 +223,7 @@ fn a_ledger_without_its_log_is_refused_and_a_backup_needs_no_log() {
     let [path, copy, backup] = ["ledger", "copy ?#%", "backup"].map(|name| directory.path().join(name));
     let workers = || pool("workers", "eth0", "addresses: [10.0.0.0/24]");
     let mut writer = registry(&path, [workers()]);
-    // A reader at the time of the close keeps the content of the log in the log.
+    // This reader begins before the claim, so the close of the writer leaves the claim in the log.
     let reader = database(&path);
     reader.execute_batch("BEGIN; SELECT count(*) FROM leases").unwrap();
     writer.claim(&claim("a", 0, &["clusters/workers"]), time(1)).unwrap();
