@@ -222,11 +222,11 @@ impl Machines {
     /// Returns the network attachment definition for the `network` of a pool.
     ///
     /// - An additional network with this name, with or without its namespace, is the result.
+    /// - Without additional networks, the given name is the result.
+    /// - With several additional networks and without the network of pods, any other name is an error: two pools that
+    ///   share a network must have the same network name.
     /// - Otherwise the result is the network of the first NIC: the first NIC has the addresses, and the enhancement
     ///   allows any name for its network.
-    /// - With several additional networks and without the network of pods, the name must be the name of one of the
-    ///   additional networks: two pools that share a network must have the same network name.
-    /// - Without additional networks, the given name is the result.
     fn attachment(&self, network: &str) -> Result<String, &'static str> {
         let whole = |name: &String| {
             if name.contains('/') { name.clone() } else { format!("{}/{name}", self.namespace) }

@@ -139,7 +139,7 @@ impl Allocator {
     /// tried. Suspended pools are left out. If one of the following pools exists, only the first of them is tried:
     ///
     /// - `own`, the pool of the other addresses of the interface
-    /// - the pool that has all named addresses, or else the first pool of the group
+    /// - if the claim names addresses: the pool that has all of them, or else the first pool of the group
     /// - the pool that keeps an address for the machine
     ///
     /// Otherwise all pools are tried. A sticky claim first tries the pool whose address a machine of the same name
