@@ -16,7 +16,7 @@ pub(super) enum Refusal {
     Outside(ClaimError, AddressSet),
     /// The pools of the machine are unknown.
     NodePool(String),
-    /// The NodePool of the machine, to which none of the given pools belongs.
+    /// None of the given pools belongs to the NodePool of the machine, which has this name.
     OtherNodePool(String),
     /// The annotation of the machine has the first NodePool, and `--node-pool` the second.
     AnotherNodePool(String, String),
