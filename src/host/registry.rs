@@ -475,9 +475,9 @@ impl<L: Ledger> Registry<L> {
 
     /// Reserves addresses for the machines of records that need no lease, until these machines are released. An address
     /// is reserved on the network of its record. If the record names no network, the address is reserved on every
-    /// network that has a pool with the address. See [`host`](super#which-records-count) for the records that
-    /// count. Returns the addresses that are not reserved, because records of the namespace already reserve its
-    /// share of a shared pool.
+    /// network that has a pool with the address. See [`host`](super#which-records-count) for the records that count.
+    /// Returns the addresses that are not reserved because of a limit: records of the namespace already reserve its
+    /// share of a shared pool, or records of the claim already reserve as many addresses as one claim may reserve.
     ///
     /// # Errors
     ///

@@ -362,7 +362,7 @@ impl Network {
     /// Whether another machine has a record of an address that contradicts a record of this machine. These records
     /// contradict nothing:
     ///
-    /// - a record that cannot be read: its machine may be this machine
+    /// - the unreadable record of an unknown machine, which may be this machine
     /// - a record that needs no lease, or a report, if both objects belong to one VirtualMachine, and both are claims
     ///   or both are machines: this may be an earlier record of this machine, such as the record of an IPAddress before
     ///   its claim

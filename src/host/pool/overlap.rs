@@ -24,7 +24,7 @@ pub struct Overlaps<'a> {
     /// At most [`Overlaps::KEPT`] overlaps, in the order of their pools.
     pub kept: Vec<Overlap<'a>>,
     /// Whether further overlaps, or further addresses of these overlaps, were left out. After the kept overlaps are
-    /// fixed, another search finds the rest.
+    /// fixed, another search finds what was left out.
     pub is_cut: bool,
 }
 

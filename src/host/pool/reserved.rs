@@ -94,7 +94,8 @@ impl ReservedAddresses {
         addresses.filter(|address| self.why_for_own_machine(pool, *address).is_none()).collect()
     }
 
-    /// Returns a copy of the pool in which these addresses are reserved.
+    /// Returns a copy of the pool in which these addresses replace the addresses that the pool itself reserves. The
+    /// ends of subnets stay reserved.
     #[must_use]
     pub fn reserve_in(&self, pool: &Pool) -> Pool {
         let mut pool = pool.clone();
