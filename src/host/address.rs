@@ -27,7 +27,7 @@ pub struct AddressSet(Vec<AddressRange>);
 /// One string of a pool's `addresses` or `excludedAddresses`.
 ///
 /// The string is a network (`10.0.0.0/24`), a range with both ends (`10.0.0.10-10.0.0.50`), or one address (`10.0.0.5`,
-/// `10.0.0.5/32`, `fd00::5/128`). `Display` writes the form that every revision of the API accepts.
+/// `10.0.0.5/32`, `fd00::5/128`). `Display` writes the form that both revisions of the API of NodePools accept.
 ///
 /// ```
 /// use glowplug::host::address::Entry;
@@ -371,7 +371,7 @@ impl FromStr for Entry {
     }
 }
 
-/// Writes the form that every revision of the API accepts: a single address has the full prefix length.
+/// Writes the form that both revisions of the API of NodePools accept: a single address has the full prefix length.
 impl fmt::Display for Entry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let AddressRange { family, first, last } = self.range;

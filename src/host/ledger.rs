@@ -24,10 +24,10 @@ pub use sqlite::{OpenError, SqliteLedger, Tenure};
 ///
 /// A ledger keeps the last [`Change`] of each item. An item is a pool, an address of a network, a conflict or a
 /// machine. A ledger rejects the lease of an address that another claimant holds, even if the caller does not know of
-/// the other lease. A store may leave pools, conflicts, waiting machines and missing machines to its caller. After
-/// each start, the caller then gives the pools with [`Registry::resize`](crate::host::registry::Registry::resize), and
-/// reports the others again. Such a store reports its whole state only once, because a later report of the whole state
-/// would remove the pools.
+/// the other lease. A store may leave pools, conflicts, waiting machines and missing machines to its caller. After each
+/// start, the caller then passes the pools to [`Registry::resize`](crate::host::registry::Registry::resize), and
+/// reports the conflicts and the machines again. Such a store reports its whole state only once, because a later report
+/// of the whole state would remove the pools.
 pub trait Ledger {
     /// Reports what other writers changed since the last report. The first report has the whole state.
     ///

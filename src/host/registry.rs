@@ -215,8 +215,8 @@ impl<L: Ledger> Registry<L> {
         })
     }
 
-    /// Releases all addresses of a machine, removes the machine from the wait queue, and removes the records of the
-    /// machine without a lease. Then serves waiting machines.
+    /// Releases all addresses of a machine, removes the machine from the wait queue, and removes its records without a
+    /// lease. Then serves waiting machines.
     ///
     /// The UID must match, too: another machine of the same name keeps its addresses. Releasing a machine that holds
     /// nothing is not an error.

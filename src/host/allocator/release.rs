@@ -1,4 +1,4 @@
-//! Releases addresses, and records the searches for machines that come before a release.
+//! Releases addresses, and records which machines a search found or missed.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -15,8 +15,8 @@ use crate::network::Family;
 // === impl Allocator ===
 
 impl Allocator {
-    /// Releases all addresses of a machine, removes the machine from the wait queue, and removes the records of the
-    /// machine without a lease. Returns the released addresses.
+    /// Releases all addresses of a machine, removes the machine from the wait queue, and removes its records without a
+    /// lease. Returns the released addresses.
     ///
     /// Each address gets a reuse delay: see [`Self::reuse_after`]. The UID must match, too: another machine of the same
     /// name keeps its addresses.

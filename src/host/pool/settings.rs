@@ -289,7 +289,7 @@ impl Settings {
         self.gateways.iter().copied().chain(self.routes.iter().map(|route| route.via))
     }
 
-    /// Adds the settings of the subnet of an address of this family. The smallest MTU is used.
+    /// Adds `other`, the settings for an address of this family. The smaller MTU is used.
     pub(super) fn add(&mut self, other: &Self, family: Family) {
         fn extend<T: Clone + PartialEq>(all: &mut Vec<T>, more: impl Iterator<Item = T>) {
             for value in more {

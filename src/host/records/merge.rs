@@ -389,7 +389,7 @@ impl<'o> Origin<'o> {
 
 impl<'o> Stated<'o> {
     /// Whether two records have the same addresses on the same network. If one record leaves out a prefix length or the
-    /// network, the value of the other record counts. This record then gets the values that it left out.
+    /// network, the value of the other record counts. `self` then gets the values that it left out.
     fn agrees(&mut self, stated: &Stated<'o>) -> bool {
         let is_left_out = |address: &IpNetwork| address.prefix() == Family::of(address.ip()).bits();
         let agree = |(a, b): (&IpNetwork, &IpNetwork)| a.ip() == b.ip() && (a == b || is_left_out(a) || is_left_out(b));
