@@ -142,7 +142,7 @@ impl provider::Work for Work<'_> {
                     let is_queued = view.ledger.waits && !view.waits_for_address();
                     return Ok(Ended::waiting(is_queued, view.problem.as_ref(), self.provider.registry.now()));
                 }
-                // The API server may have refused the release of the further address.
+                // The API server may have refused to release a second lease of the claim.
                 Step::Wait if view.has_kept => return Ok(Ended::Later),
                 Step::Wait => return Ok(Ended::Well),
                 Step::Claim(claim) if until == Until::Claim => {

@@ -159,7 +159,7 @@ impl provider::Work for Work<'_> {
                     let is_queued = view.ledger.waits && !view.waits_for_address();
                     return Ok(Ended::waiting(is_queued, view.problem.as_ref(), self.provider.registry.now()));
                 }
-                // The API server may have refused the release of the further address.
+                // The API server may have refused to release a lease whose address is not in the status.
                 Step::Wait if view.has_kept => return Ok(Ended::Later),
                 Step::Wait => return Ok(Ended::Well),
                 Step::Claim(claim) if until == Until::Claim => {
@@ -331,8 +331,8 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Makes the registry adopt the addresses in the status of claims, if the registry may lack these addresses. Each
-    /// claim counts as a claim of one of `pools`. If `pools` is `None`, the pools in the index are used.
+    /// Makes the registry adopt the addresses in the status of claims, if the registry may lack these addresses. The
+    /// pool of each claim is one of `pools`. If `pools` is `None`, the pools in the index are used.
     async fn adopt_all(&self, pools: Option<&Facts>) -> Result<(), Error> {
         self.reserve_doubted(pools).await?;
         let unrecorded = self.index().unrecorded(pools);

@@ -32,10 +32,12 @@ fn secret_of_template(vm: Option<&VirtualMachine>) -> Option<&str> {
 /// Such a name has the form of a name of the controller.
 ///
 /// `is_leased` says whether a lease of the machine names a Secret. A lease has the name before the controller writes
-/// the Secret, so the addresses of this Secret are held, and a leader need not read it. But the leader replaces the
-/// reference to a Secret that a user has changed. So a Secret that only the guest reads may have other addresses than
-/// its lease. The pass of a machine that is being deleted does not look at the Secret of the template, and the guest may
-/// run for some time.
+/// the Secret, so the addresses of such a Secret are held. A leader reads it nevertheless in these cases:
+///
+/// - The template does not refer to it. The leader replaces the reference to a Secret that a user has changed, so this
+///   Secret may have other addresses than its leases.
+/// - The VirtualMachine is being deleted. Its pass does not look at the Secret of the template, and the guest may run
+///   for some time.
 pub(super) fn unread_secret_of_guest<'o>(
     vm: Option<&VirtualMachine>,
     instance: Option<&'o Instance>,

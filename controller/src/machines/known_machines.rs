@@ -391,8 +391,9 @@ impl KnownMachines {
         std::mem::take(has_changed).then(|| numbers.iter().map(|(pool, number)| (pool.to_string(), *number)).collect())
     }
 
-    /// Starts to collect the names whose objects change or are gone while records are adopted. A new record may come too
-    /// late for this adoption. The record of an object that is gone may become a lease again after its release.
+    /// Starts to collect the names whose objects change or are gone while records are adopted. A new record may come
+    /// too late for this adoption. The record of an object that is gone may become a lease again after the lease is
+    /// released.
     pub(super) fn begin_adoption(&mut self) {
         self.changed.get_or_insert_default();
     }
@@ -476,15 +477,16 @@ impl KnownMachines {
         }
     }
 
-    /// Returns the Secrets of the guests of a name that migrated to another cluster and whose leases may lack the
-    /// migration. Their instances may be gone.
+    /// Returns the Secrets of the migrated guests of a name whose leases may lack the migration. The instances of these
+    /// guests may be gone.
     pub(super) fn left(&self, key: &Key) -> Secrets {
         self.left.of(key)
     }
 
-    /// Forgets the guests of a name that migrated to another cluster, because each lease of an address that they may use
-    /// has the migration. `known` are the guests for which this is known. While the instance of such a guest exists, the
-    /// guest is remembered: a lease of the name may become known later.
+    /// Forgets the migrated guests of a name, because each lease of an address that they may use has the migration.
+    /// `known` has the Secrets of the guests for which the caller has checked the leases. If another guest has migrated
+    /// since, no guest is forgotten. The same is true while the instance of a migrated guest exists, because a lease of
+    /// the name may become known later.
     pub(super) fn forget_left(&mut self, key: &Key, known: &Secrets) {
         let is_there = self.instance(key).is_some_and(|instance| instance.has_left);
         if !is_there && self.left(key) == *known {
@@ -693,7 +695,7 @@ impl<'p> Moves<'p> {
         Self(changed)
     }
 
-    /// Whether a pool of the network has gained or lost an address, or had the address before and serves other machines
+    /// Whether a pool of the network has gained or lost this address, or has kept the address and serves other machines
     /// now.
     fn has(&self, network: &str, address: IpAddr) -> bool {
         let has = |pool: &MachinePool| {

@@ -167,8 +167,7 @@ impl Work<'_> {
         view.machine = index.machine(key).cloned();
     }
 
-    /// Forgets the guests of a name that migrated to another cluster, if the leases have the migration and the instances
-    /// are gone.
+    /// Forgets the migrated guests of a name, if the leases have the migration and the instances are gone.
     fn forget_left(&self, view: &mut View) {
         if !view.left.is_empty() && view.has_recorded_migrations() {
             let mut index = self.index();
@@ -177,7 +176,7 @@ impl Work<'_> {
         }
     }
 
-    /// Notes the pools without a free address because of which the webhook would reject the VirtualMachine again.
+    /// Notes the pools without a free address, because of which the webhook would reject the VirtualMachine again.
     fn note_lacking(&self, view: &mut View) {
         // The webhooks decide whether capk can create the VirtualMachine, so their pools count. The pools of the index
         // can be older.

@@ -85,7 +85,8 @@ impl Recorded {
     /// Reads the state of the machines of one VirtualMachine, and the state of its pools.
     ///
     /// - `earlier`: KubevirtMachines of other namespaces that may hold an address for the VirtualMachine
-    /// - `claims`: claims that name the VirtualMachine. A claim with a name for this VirtualMachine may be absent
+    /// - `claims`: claims that name the VirtualMachine. Claims whose name is `VM.INTERFACE` may be left out: the
+    ///   allocator finds them
     /// - `doubted`: addresses of records that cannot be read or contradict another record
     /// - `may_be_copies`: whether the records may come from another machine, see `View::may_have_copies`
     pub(super) fn read(
@@ -250,7 +251,8 @@ impl Notice {
     }
 
     /// Creates the event about the addresses that are not held for a guest after its migration to another cluster,
-    /// because its namespace already keeps too many addresses for such guests or the write is refused. `None`: there are no such addresses.
+    /// because its namespace already keeps too many addresses for such guests or the write is refused. `None`: there
+    /// are no such addresses.
     pub(super) fn of_not_held(addresses: &BTreeSet<IpAddr>) -> Option<Self> {
         let note = format!(
             "The guest migrated to another cluster with {}, and its namespace has a quarter of the pool for such guests already, or the \

@@ -67,8 +67,8 @@ impl View {
             };
         };
         // If no pool selects a machine, the controller handles it only in two cases: the registry knows a machine of
-        // this name, or the leases are lost and the Secret of the machine records them. A user may also have created a
-        // Secret with this name.
+        // this name, or the leases are lost and the Secret of the machine has its addresses. A user may also have
+        // created a Secret with this name.
         if !is_selected && self.ledger.known.is_empty() {
             match self.secrets.get(name) {
                 _ if self.ledger.is_of_another => return self.hold_back(Step::Wait),
@@ -391,8 +391,9 @@ impl View {
     /// Returns the step that releases leases whose interfaces have another network or pool now, so that the machine can
     /// get addresses of its current pools. Reads the instance first, if this pass has not read it yet.
     ///
-    /// A lease is released if its interface is on another network now. `interface` is the interface whose claim was
-    /// refused with [`ClaimError::OtherPool`]: a lease of it is also released if its pool no longer serves the interface.
+    /// A lease is released if its interface is on another network now. The claim of `interface` was refused with
+    /// [`ClaimError::OtherPool`], so a lease of this interface is also released if the pool of the lease no longer
+    /// serves the interface.
     ///
     /// `None`: there is no such lease, a guest or the Secret `name` may have one of the addresses, the Secrets of a lease
     /// are unknown, or this pass has already released the addresses.

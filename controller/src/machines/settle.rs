@@ -395,8 +395,8 @@ impl View {
         (!is_right && self.has_status_map && !self.has_done(Once::PatchStatus)).then_some(Step::PatchStatus(status))
     }
 
-    /// Returns the patches that remove the records of these interfaces from the object that holds the addresses. These
-    /// are the members that [`View::project`] writes.
+    /// Returns the patches that remove the records of these interfaces from the object that holds the addresses.
+    /// [`View::project`] writes these records.
     pub(super) fn removal_of_records(&self, holder: &Machine, interfaces: &BTreeSet<InterfaceName>) -> Removal {
         let keys = interfaces.iter().flat_map(|interface| {
             [ANNOTATION_PREFIX, NETWORK_PREFIX].map(|prefix| (format!("{prefix}{interface}"), Value::Null))

@@ -136,8 +136,8 @@ impl Work<'_> {
         self.take_early_steps(of_users, View::reserve_data_of_user).await
     }
 
-    /// Returns those of the machines with a Secret that the leader must read before new addresses are open, and those
-    /// with network data of a user.
+    /// Returns the machines among `names` with a Secret that the leader must read before new addresses are open, and
+    /// the machines with network data of a user.
     async fn unknown_data(&self, names: Vec<Key>, selection: &Selection) -> Result<(Vec<Early>, Vec<Early>), Error> {
         let registry = &self.machines.registry;
         let holders = registry.holders().await?;
@@ -165,8 +165,8 @@ impl Work<'_> {
                 continue;
             }
             let is_leased = |secret: &str| leased.contains(&(key.clone(), secret.to_owned()));
-            // This leader has found no Secret of a machine that has claimed an address. If the guest has not started, it
-            // waits for this Secret. Thousands of waiting machines must not delay each growth.
+            // A machine claims an address only after this leader has found that its Secret does not exist. A guest that
+            // has not started waits for this Secret. Thousands of waiting machines must not delay each growth.
             let waits = || {
                 let has_started = instance.is_some_and(|instance| instance.has_started);
                 !has_started && !index.memory(&key).claimed.is_empty()
@@ -275,8 +275,8 @@ fn without(inventory: &mut Inventory, leased: &BTreeSet<(Claimant, IpAddr)>) -> 
     known
 }
 
-/// Returns the reason of the event about a record that cannot be adopted. `None`: no person must resolve the problem,
-/// because the machine keeps the address, or the record has no effect.
+/// Returns the reason of the event about a record that cannot be adopted. `None`: there is nothing for a person to
+/// resolve, because the machine keeps the address, or the record has no effect.
 fn reason_of(problem: &Problem) -> Option<&'static str> {
     use Problem::{Ambiguous, Duplicate, NoPool, OtherAddress, OtherNetwork, Reserved, ReuseDelay};
     let is_conflict = match problem {

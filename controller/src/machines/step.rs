@@ -74,7 +74,8 @@ pub(super) enum Step {
     Adopt(Vec<Record>, String),
     /// Makes the registry adopt the addresses in the Secret of an earlier machine with the same name, if they are free.
     Restore(Vec<Record>),
-    /// Keeps these addresses of the claimant and releases its other addresses, which the claimant never received.
+    /// Keeps these addresses of the claimant and releases its other addresses of the same families, which the claimant
+    /// never received.
     Keep(Box<Claimant>, Vec<IpAddr>),
     /// Applies this merge patch to the KubevirtMachine.
     PatchMachine(Value),

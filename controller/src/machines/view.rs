@@ -69,7 +69,7 @@ pub(super) struct View {
     /// Objects of other programs that choose addresses of the machine.
     pub(super) sources: Sources,
     pub(super) memory: Memory,
-    /// The Secrets of the guests of this name that migrated to another cluster and whose leases may lack the migration.
+    /// The Secrets of the migrated guests of this name whose leases may lack the migration.
     pub(super) left: Secrets,
     /// Whether the last event about the waiting machine is so old that it must be repeated.
     pub(super) is_repeat_due: bool,
@@ -305,10 +305,10 @@ impl View {
         has_source && (is_refused || self.addresses.values().any(Option::is_none))
     }
 
-    /// Checks that the Secret of the VirtualMachine names a holder of this name, and the holder of the leases that name
-    /// the Secret. Any other Secret is returned as [`NetworkSecret::Foreign`]: otherwise a user who has the right to
-    /// write Secrets in one namespace could take addresses from machines of other namespaces, or one address after the
-    /// other for holders that do not exist.
+    /// Checks that a Secret of the VirtualMachine names a holder of this name. If leases name the Secret, the holder
+    /// must have one of them. Any other Secret is returned as [`NetworkSecret::Foreign`]: otherwise a user who has the
+    /// right to write Secrets in one namespace could take addresses from machines of other namespaces, or one address
+    /// after the other for holders that do not exist.
     pub(super) fn check(&self, secret: NetworkSecret) -> NetworkSecret {
         let NetworkSecret::Ours(mut own) = secret else { return secret };
         let earlier = self.ledger.earlier.get(&own.machine);

@@ -38,8 +38,8 @@ pub(crate) enum Lesson {
     Record(Record, String),
     /// The address is reserved, because the IPAddress has no claim on its pool.
     Reservation(Reservation),
-    /// Nothing, although the IPAddress has no claim on its pool: the namespace of the IPAddress already reserves its share of the
-    /// pool.
+    /// Nothing, although the IPAddress has no claim on its pool: the namespace of the IPAddress already reserves its
+    /// share of the pool.
     TooMany(Reservation),
 }
 

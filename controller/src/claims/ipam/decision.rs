@@ -16,11 +16,11 @@
 //! - A claim whose virtual machine is gone must not block a new virtual machine of the same name, which needs a claim
 //!   of the same name. So the claim may end while an instance of the new virtual machine exists. The lease is kept
 //!   until that instance is gone, because its pod may have read the earlier status.
-//! - A guest that has migrated to another cluster keeps the address there. If the instance of such a guest still exists,
-//!   or the leader remembers it, the migration is recorded in the lease before the release. The pass of the machine
-//!   records it earlier, because the instance may be gone long before the claim.
-//! - A claim that also names other virtual machines ends only after the instances of all of them. Otherwise only the
-//!   lease would be left, and the lease does not name these virtual machines.
+//! - A guest that has migrated to another cluster keeps the address there, so its lease gets the migration. Usually the
+//!   pass of the machine records the migration, because the instance may be gone long before the claim. Before a
+//!   release, the pass of the claim records it, too, if the instance still exists or `LeftGuests` has the guest.
+//! - A claim that also names other virtual machines ends only after the instances of all of them are gone. Otherwise
+//!   only the lease would be left, and the lease does not name these virtual machines.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

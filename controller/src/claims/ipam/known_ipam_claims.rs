@@ -208,12 +208,12 @@ impl KnownIpamClaims {
         unrecorded.collect()
     }
 
-    /// The claims whose addresses may be missing from the registry and whose network is unknown, each with every pool
-    /// among `pools` to which the claim may belong: the network attachment definition of the pool has no known name. If
+    /// The claims whose addresses may be missing from the registry and whose network is unknown, each with the pools
+    /// among `pools` to which the claim may belong: the pools whose network attachment definition has no known name. If
     /// `pools` is `None`, the pools in the index are used.
     ///
-    /// A network attachment definition is absent for a while if another program replaces it. Guests with addresses of
-    /// its claims go on meanwhile.
+    /// A network attachment definition is absent for a while if another program replaces it. Meanwhile, guests still
+    /// run with the addresses of its claims.
     pub(crate) fn doubted(&self, pools: Option<&Facts>) -> Vec<(IpamClaim, Vec<PoolId>)> {
         let pools = pools.unwrap_or(&self.pools);
         let is_nameless = |attachment: &Key| !self.networks.contains_key(attachment);
@@ -230,7 +230,7 @@ impl KnownIpamClaims {
         let doubted = self.unrecorded.difference(&self.reserved).filter_map(|key| {
             let claim = self.claims.get(key)?;
             let namespace = key.namespace.as_str();
-            // The users of another namespace may not choose which claims are doubted, so its networks do not count.
+            // The users of another namespace must not decide which claims are doubted: its networks do not count.
             if own.contains(&(namespace, claim.network.as_str())) || self.pool_among(pools, claim).is_some() {
                 return None;
             }

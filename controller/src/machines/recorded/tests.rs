@@ -108,7 +108,7 @@ fn a_reservation_is_unrecorded_when_no_object_records_its_address_and_a_later_re
 }
 
 #[test]
-fn each_machine_of_a_name_that_waits_is_known_and_no_claim_of_this_name() {
+fn the_machines_of_a_name_that_wait_are_known_without_the_claims_of_this_name() {
     let mut registry = with_pool(Registry::open(MemoryLedger::default()).unwrap());
     for name in ["a", "b", "c", "d"] {
         claim(&mut registry, name);

@@ -167,7 +167,7 @@ fn two_pools_of_a_network_serve_no_new_claim() {
 #[test]
 fn addresses_of_the_status_are_adopted_and_never_replaced() {
     let ips = ["10.0.0.9/24", "fd00::9/64"];
-    // The claim has no lease, the lease of one family, or leases of other addresses. It holds the address of its lease.
+    // The claim has no lease, the lease of one of the addresses, or leases of other addresses.
     let cases: [(&[&str], &[&str]); 3] =
         [(&[], &ips), (&["fd00::9/64"], &["10.0.0.9/24"]), (&["10.0.0.8/24", "fd00::8/64"], &ips)];
     for (leases, unheld) in cases {
