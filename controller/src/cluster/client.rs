@@ -117,10 +117,10 @@ pub fn counted(client: &Client, metrics: &Arc<Metrics>) -> Client {
 /// Returns a client for the work of a leader in its `term`. After the term, the client only reads objects and deletes
 /// Secrets.
 ///
-/// A leader that was paused may continue with a write after another leader has released the address in the request, or
-/// delete a pool that is needed again. The clock shows the end of the term before any task of this process notices the
-/// end. The deletion of a Secret is safe at any time: it names the UID of a Secret whose machine is certainly gone, and
-/// which the API server may have received late.
+/// Without this limit, a leader that was paused could continue with a write after another leader has released the
+/// address in the request, or could delete a pool that is needed again. The clock shows the end of the term before any
+/// task of this process notices the end. The deletion of a Secret is safe at any time: it names the UID of a Secret
+/// whose machine is gone or has another Secret. It also removes a Secret that the API server has received late.
 ///
 /// The API server may receive a request after the term although the client sent it during the term. No client can
 /// prevent this. `writes` counts each write until the API server answers it, even if the caller stops waiting.

@@ -22,7 +22,7 @@ use crate::ledger::leases;
 /// Maximum number of records whose leases are read at the same time.
 const READS: usize = 64;
 
-/// Records without the addresses of which the API server has a lease for the object of the record.
+/// Records without the addresses that the object of the record already holds, according to the leases on the API server.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Unheld {
     /// The records that the registry must adopt. Each of them has an address.
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_addresses_of_which_the_api_server_has_a_lease_for_the_object_are_left_out_of_its_record() {
+    fn an_address_is_left_out_of_a_record_only_if_a_lease_shows_that_the_object_of_the_record_holds_it() {
         let unreadable = || Stored::Unreadable("correct it".to_owned());
         let mut unheld = Unheld::default();
         unheld.add(record(&["10.0.0.7/24", "fd00::7/64"]), vec![Stored::NotHeld, unreadable()]);

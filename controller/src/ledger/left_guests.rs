@@ -2,7 +2,7 @@
 //!
 //! The migration is only in the status of the instance, which KubeVirt may remove before a pass records the migration in
 //! leases: the opening of a leader lasts a minute, or a pass fails and is repeated. Without this memory, the addresses
-//! would be released without a reuse delay.
+//! would be released without the reuse delay of migrated guests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -63,7 +63,7 @@ struct State {
 /// Time after which a list counts as an obstacle. The lists of a large cluster take some seconds.
 const LONG_LIST: Duration = Duration::from_secs(60);
 
-/// Number of failures of an adoption in a row from which on it counts as an obstacle. A request fails now and then.
+/// Number of failures in a row after which an adoption counts as an obstacle. A request fails now and then.
 const OBSTACLE: u32 = 3;
 
 /// A second phase that a part must begin now.
@@ -135,9 +135,9 @@ impl Opening {
     /// Reports that a part has adopted all its records up to this growth, and processes the claims of the part. Returns
     /// when the addresses of the growth are open.
     ///
-    /// Meanwhile, calls `adopt_changes` for the second phase of each growth, also if this growth is smaller: another
-    /// part may not know the later growth yet. After an error of `adopt_changes`, the part must repeat the adoption of
-    /// its records and this call.
+    /// Meanwhile, calls `adopt_changes` for the second phase of each growth, also of a growth before `growth`: another
+    /// part may not know `growth` yet. After an error of `adopt_changes`, the part must repeat the adoption of its
+    /// records and this call.
     ///
     /// At the start, the claims of all parts are processed together. After the start, the claims of a part are processed
     /// without those of other parts.
@@ -183,8 +183,8 @@ impl Opening {
 // === impl State ===
 
 impl State {
-    /// Notes that a part has adopted all its records up to this growth. Every part begins its second phase only
-    /// afterwards.
+    /// Notes that a part has adopted all its records up to this growth. A second phase that a part began before does not
+    /// count.
     fn report(&mut self, part: &'static str, growth: u64) {
         self.adopted.insert(part, growth);
         self.listing.remove(part);

@@ -40,7 +40,7 @@ use crate::repeated::Repeated;
 
 /// Shortest time from the arrival of pools with new addresses to the second phase of their growth, see [`Opening`]. The
 /// watches of several kinds have no common order: an object that was written before its pool may arrive after the pool.
-/// A start that takes longer has the same pause, because its pools may be newer than its lists of objects.
+/// A start that takes longer than this has the same pause, because its pools may be newer than its lists of objects.
 const SETTLE: Duration = Duration::from_millis(250);
 
 /// A part of a leader, which serves the objects of some kinds.
