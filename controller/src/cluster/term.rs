@@ -9,8 +9,8 @@ use tokio::time::{Instant, timeout};
 /// Name of the Lease that the leader holds, in the namespace of the program.
 pub(crate) const LEASE: &str = "glowplug-controller";
 
-/// A period in which a replica leads. A renewal of the Lease extends the term. Another replica leads only after the term
-/// has ended.
+/// A period in which a replica leads. A renewal of the Lease extends the term. Another replica leads only after the
+/// term has ended.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Term {
     /// Number of the term: the replica counts its terms.

@@ -744,7 +744,8 @@ mod tests {
             assert_eq!(of("i-2", &state(changes)), (false, true));
         }
         assert_eq!(of("i-2", &ended("Failed", failed.clone())), (false, true));
-        // A migration within a cluster writes no UID. A migration to the target that has not begun writes only its own.
+        // A migration within a cluster writes no UID. If the guest waits for a migration to another cluster, KubeVirt
+        // writes the UID of only one of the two instances.
         let without = json!({"virtualMachineInstanceUID": null});
         let within = json!({"completed": true, "sourceState": null, "targetState": null});
         let begun = json!({"completed": true, "sourceState": null});

@@ -195,9 +195,9 @@ pub(crate) fn specification(mut definition: CustomResourceDefinition) -> JSONSch
 }
 
 /// Reports the values that the schema does not allow in a specification that an API server has stored under an earlier
-/// schema: other types, unknown values of an enumeration, repeated items of sets, and sizes beyond the limits. An API server refuses to create such an
-/// object again. If a size is beyond a limit, Kubernetes before 1.30 refuses every change of the object, even of its
-/// status or its finalizers.
+/// schema: other types, unknown values of an enumeration, repeated items of sets, and sizes beyond the limits. An API
+/// server refuses to create such an object again. If a size is beyond a limit, Kubernetes before 1.30 refuses every
+/// change of the object, even of its status or its finalizers.
 pub(crate) fn beyond(schema: &JSONSchemaProps, specification: &impl Serialize) -> Diagnostics {
     let mut diagnostics = Diagnostics::default();
     let specification = serde_json::to_value(specification).unwrap_or_default();

@@ -22,7 +22,7 @@ use crate::ledger::leases;
 /// Maximum number of records whose leases are read at the same time.
 const READS: usize = 64;
 
-/// Records without the addresses that the object of the record already holds, according to the leases on the API server.
+/// Records without the addresses that the object of the record holds already, according to leases on the API server.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Unheld {
     /// The records that the registry must adopt. Each of them has an address.

@@ -183,7 +183,7 @@ impl Opening {
 // === impl State ===
 
 impl State {
-    /// Notes that a part has adopted all its records up to this growth. A second phase that a part began before does not
+    /// Notes that a part has adopted all its records up to this growth. A second phase that has begun before does not
     /// count.
     fn report(&mut self, part: &'static str, growth: u64) {
         self.adopted.insert(part, growth);
