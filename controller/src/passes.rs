@@ -275,13 +275,13 @@ impl Problem {
         Some(Self::Mismatch(reasons.into_iter().next()?, addresses))
     }
 
-    /// Returns the reason why recorded addresses were not adopted. `None`: the problem is that of a claim.
+    /// Returns the reason why recorded addresses were not adopted. `None`: the problem is about a claim.
     pub(crate) fn of_record(&self) -> Option<String> {
         let is_of_record = matches!(self, Self::Mismatch(..) | Self::Refused(ClaimError::NotRecorded { .. }));
         is_of_record.then(|| self.to_string())
     }
 
-    /// Whether the problem is that of a record, and an address of this record is not held yet. `held` has the held
+    /// Whether the problem is about a record, and an address of this record is not held yet. `held` has the held
     /// addresses. Nothing reports every change that resolves such a problem.
     pub(crate) fn lacks_record(&self, held: impl IntoIterator<Item = IpAddr>) -> bool {
         let held: BTreeSet<IpAddr> = held.into_iter().collect();

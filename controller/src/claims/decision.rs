@@ -62,7 +62,7 @@ pub(crate) struct View {
     pub(crate) problem: Option<Problem>,
     /// Whether this pass has released the addresses of the claim.
     pub(crate) is_released: bool,
-    /// Whether this pass has tried to release the leases of the claim that are not the address of its IPAddress. A claim
+    /// Whether this pass has tried to release the leases of the claim whose addresses are not in its IPAddress. A claim
     /// has such leases if two leaders have allocated addresses to it. The API server may refuse the release, so a pass
     /// tries only once.
     pub(crate) has_kept: bool,

@@ -1,5 +1,5 @@
-//! Decides which network data a leader must know before it opens new addresses. A waiting machine gets an address as
-//! soon as it is open, and the passes of machines begin only later. The decisions are pure, like those of
+//! Decides which network data a leader must know before it opens new addresses. As soon as an address is open, a
+//! waiting machine gets it, and the passes of machines begin only later. The decisions are pure, like those of
 //! [`super::decision`].
 //!
 //! | network data | effect |

@@ -127,8 +127,8 @@ impl Work<'_> {
         names
     }
 
-    /// Adopts or reserves the addresses in the network data of these machines that leases and records may not have, see
-    /// [`super::before_opening`].
+    /// Adopts or reserves the addresses that are in the network data of these machines and possibly in no lease and no
+    /// record, see [`super::before_opening`].
     async fn adopt_network_data(&self, names: Vec<Key>, selection: &Selection) -> Result<(), Error> {
         let (of_controller, of_users) = self.unknown_data(names, selection).await?;
         // Secrets of the controller come first: their addresses can become leases, and those of users cannot.

@@ -322,8 +322,8 @@ fn each_pools<'a, W: Work>(
     first: OpenPools,
     waits: &'a Waits,
 ) -> impl Stream<Item = Names> + 'a {
-    // Networks of the changed pools since the last growth. The registry may accept a change later than the selection
-    // has it, so these networks count until the next growth.
+    // Networks of the pools that have changed since the last growth. The registry may accept a change after the
+    // selection has it, so these networks count until the next growth.
     let pending = BTreeSet::new();
     let names = stream::unfold((pools, first, pending), move |(pools, before, mut pending)| async move {
         pools.changed().await.ok()?;

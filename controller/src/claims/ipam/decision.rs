@@ -222,7 +222,7 @@ impl View {
         Step::ReadGuests(self.users())
     }
 
-    /// Returns the step that records the migration of a guest to another cluster, for the next claim of this guest.
+    /// Returns the step that records the migration of a guest to another cluster in the leases of one of its claims.
     /// `None`: no guest has migrated, the guests are not read yet, or this pass has recorded the migrations.
     fn record_migration(&self) -> Option<Step> {
         let left = self.guests.iter().flatten().filter(|guest| guest.has_left);
