@@ -287,7 +287,7 @@ fn left_alone(lists: &Lists, facts: &Facts<'_>) -> Vec<Finding> {
             let has_no_lease = |row: &machines::Row| {
                 matches!(row.result, machines::Word::LeftAlone | machines::Word::Reserved) && row.needs_decision
             };
-            // A machine is a finding only if no pool has its address, because its overflow pool may have the address.
+            // A machine is a finding only if every pool has such a result: an overflow pool may have its address.
             if rows.iter().all(has_no_lease)
                 && let Some(row) = rows.into_iter().next()
             {
@@ -313,7 +313,7 @@ fn of_mac_leases(lists: &Lists, inventory: &Inventory) -> Vec<Finding> {
     findings.collect()
 }
 
-/// Returns a finding about the lease of this name, which has the address of the lease.
+/// Returns a finding about the lease of this name. Reads the address of the lease from the name.
 fn of_lease(finding: Word, name: String, problem: &str) -> Finding {
     let of_mac = || parse_mac_lease_name(&name).map(|address| address.to_string());
     let address = parse_lease_name(&name).map(|(address, _)| address.to_string()).or_else(of_mac);

@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_waiting_claim_has_the_reason_of_its_condition_or_the_reason_why_it_has_none() {
+    fn a_waiting_claim_has_the_reason_of_its_condition_or_why_it_has_no_condition() {
         let (pool, since, created) = (Some("n/p"), Some("2026-08-14T10:00:00Z"), Some("2026-08-14T09:00:00Z"));
         let waits = |pool, since, reason, what_to_do| (ClaimState::Waiting, pool, since, reason, Some(what_to_do));
         let none = json!({});

@@ -146,9 +146,9 @@ impl Lists {
         }
     }
 
-    /// Returns the pool and the family of each claim without an address that gets an address now, or as soon as its
-    /// pool has a free address. The family is `None` for a claim that gets an address of each family of the pool.
-    /// `registry` is the state of a leader.
+    /// Returns the pool and the family of each claim that has no address, and that gets one now or as soon as its pool
+    /// has a free address. The family is `None` for a claim that gets an address of each family of the pool. `registry`
+    /// is the state of a leader.
     pub(super) fn waiting_claims(
         &mut self,
         pools: &Pools,
@@ -246,7 +246,7 @@ impl Recorded {
         adoption.mismatches.extend(registry.set_aside(self.alone.iter().cloned(), now)?);
         registry.change_reports(&self.reports, &[], now)?;
         adoption.mismatches.extend(registry.rebuild(&self.last, now)?.adoption.mismatches);
-        // The Secrets come last, because a leader reads only the Secrets that no lease names then.
+        // The Secrets come last: a leader reads a Secret only if no lease names it after the other adoptions.
         adoption.mismatches.extend(registry.adopt(self.secrets.iter().cloned(), now)?.mismatches);
         Ok(adoption)
     }

@@ -74,7 +74,7 @@ pub(super) struct Lists {
     pub(super) has_secrets: bool,
 }
 
-/// The facts about an IPAddressClaim that answers need.
+/// Holder and pool of an IPAddressClaim.
 #[derive(Debug)]
 pub(super) struct Claimed {
     pub(super) holder: Machine,
@@ -85,7 +85,8 @@ pub(super) struct Claimed {
 // === impl Lists ===
 
 impl Lists {
-    /// Reads the objects that decide about pools and machines. `new` has the pools of a file.
+    /// Reads the objects on which the answers about pools and machines depend. `new` has the pools of a file: if one of
+    /// them selects by the labels of Namespaces, these labels are read, too.
     ///
     /// # Errors
     ///

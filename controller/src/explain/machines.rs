@@ -52,7 +52,7 @@ pub enum Word {
     Allocated,
     /// `recorded`: an object or the pool records the addresses, and the machine keeps them.
     Recorded,
-    /// `reserved`: the machine is left alone, and no other machine gets its addresses.
+    /// `reserved`: the machine keeps its addresses without a lease, and no other machine gets them.
     Reserved,
     /// `leftAlone`: the machine keeps a network of its own, and its known addresses are not in the pool.
     LeftAlone,

@@ -362,7 +362,8 @@ pub(super) fn warn_of_selector(lists: &Lists, selection: &Selection, pool: &Mach
         .then(|| "machineSelector: it selects no VirtualMachine of the cluster".to_owned())
 }
 
-/// Returns the users of the addresses that a pool reserves for the network.
+/// Returns the users of the addresses that a pool reserves for the network: gateways, name servers, and addresses of
+/// the template.
 fn in_use(allocator: &Allocator, users: &Users, reporters: &Reporters<'_>, pool: &Pool) -> Vec<InUse> {
     let mut all = BTreeSet::new();
     for (address, why) in pool.named() {
@@ -900,7 +901,7 @@ mod tests {
                         families IPv4 and IPv6, expected IPv4";
         assert_eq!(refusals(whole(), vec![first(), pool("n/b", &of(both))]), [families]);
         // Two pools of different networks are for the same interface. The cluster has the first pool and two machines.
-        // Both pools select only one of the machines.
+        // Both pools select the first machine, and neither pool selects the second machine.
         let mut lists = whole();
         lists.add_pool(first());
         lists.add_vm(vm("w-0", &json!({"role": "worker"}), &["vlan10", "vlan20"]));

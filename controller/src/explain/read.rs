@@ -28,8 +28,8 @@ const REQUESTS: usize = 16;
 /// Reads from the API server, and notes the rights that the user lacks.
 pub struct Reader {
     client: Client,
-    /// The only namespace from which pools, NodePools, claims, Services and Clusters are read: the value of the
-    /// controller's option `--namespace`. `None`: all namespaces.
+    /// The value of the controller's option `--namespace`. StaticIPPools, NodePools, Services and Clusters are read
+    /// only from this namespace. `None`: from all namespaces.
     scope: Option<String>,
     /// Whether the progress of long lists is shown on standard error.
     has_progress: bool,

@@ -113,7 +113,8 @@ pub struct MacPoolLine {
     pub message: Option<String>,
     /// Number of addresses that the next machines can get.
     pub free: i64,
-    /// Number of addresses that a machine holds, or uses without a lease.
+    /// Number of addresses that are not free: a machine holds or uses them, or they have a reuse delay or an unreadable
+    /// lease.
     pub allocated: i64,
     /// Number of machines that wait.
     pub waiting: u32,

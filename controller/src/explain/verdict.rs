@@ -35,7 +35,7 @@ pub enum State {
     /// started before the last update.
     Outdated,
     /// `conflicting`: the pools that select the machine contradict each other or the machine, or the only pool is being
-    /// deleted. Or another object or guest has an address of the machine.
+    /// deleted. Or another object or guest has an address of the machine, or the lease of its address cannot be read.
     Conflicting,
     /// `unknown`: the user lacks a right, so it is unknown whether a pool selects the machine.
     Unknown,
@@ -115,7 +115,8 @@ pub(super) fn verdict(
                 .to_owned(),
             false => format!("preAllocations of the pool keeps {} for the machine", kept.join(", ")),
         };
-        // The machine would get another address than the recorded one, or no network data.
+        // If the annotation were removed now, the machine would get another address than the recorded one, or no
+        // network data.
         if let Some(address) = lost {
             let reason = format!("{reason}; {address} is recorded for it, and no lease has it");
             let what_to_do = format!(

@@ -98,7 +98,7 @@ pub(super) struct Seen<'s> {
 pub struct Answer {
     /// Version of the structure.
     pub version: u32,
-    /// Namespace and name of the VirtualMachine.
+    /// Namespace and name of the machine.
     pub machine: String,
     /// Phase of the VirtualMachineInstance. `null`: there is no instance.
     pub phase: Option<String>,
@@ -281,7 +281,8 @@ impl Known {
     }
 
     /// Returns the first address that an object of a machine records, that a pool of the machine offers, and that no
-    /// lease has. `None`: there is no such address. `recorded` has the addresses that its objects record.
+    /// lease has. `None`: there is no such address. `recorded` has the addresses that the objects of the machine
+    /// record.
     fn lost(&self, selected: &[Selected], recorded: &BTreeSet<IpAddr>) -> Option<IpAddr> {
         let offers = |selected: &Selected, address: IpAddr| {
             let mut pools = selected.pools().filter_map(|id| self.selection.pool(id)?.pool.as_ref().ok());
@@ -295,7 +296,7 @@ impl Known {
         recorded.iter().find(is_lost).copied()
     }
 
-    /// Returns the lines about an address in the conditions of this type of all pools of the network.
+    /// Returns the lines about an address, from each true condition of this type on the pools of the network.
     fn lines(&self, type_: &str, network: &str, address: &str) -> BTreeSet<&str> {
         let of_network = self.pools.iter().filter(|pool| pool.checked.network() == Some(network));
         let conditions = of_network.flat_map(|pool| &pool.status.conditions);
@@ -304,8 +305,8 @@ impl Known {
         true_ones.flat_map(|it| it.message.lines()).filter(|line| line.starts_with(&start)).collect()
     }
 
-    /// Returns a sentence about the addresses of exhausted pools that become free without a change: those in their reuse
-    /// delay. `None`: there is no such address.
+    /// Returns a sentence about the addresses in a reuse delay, which become free without a change. Only exhausted
+    /// pools count. `None`: there is no such address.
     fn delayed(&self, pools: &BTreeSet<String>) -> Option<String> {
         let mut sentences = Vec::new();
         for pool in self.pools.iter().filter(|pool| pools.contains(&pool.checked.id.to_string())) {
@@ -326,9 +327,8 @@ impl Known {
         of_names.filter(|lease| is_of(lease, machine)).collect()
     }
 
-    /// Returns the pools without a free address that would make the webhook reject the VirtualMachine of a
-    /// KubevirtMachine again. `None`: no VirtualMachine of the KubevirtMachine was rejected, or no pool selects the
-    /// VirtualMachine.
+    /// Returns the exhausted pools because of which the webhook would reject the VirtualMachine of a KubevirtMachine
+    /// again. `None`: no VirtualMachine of the KubevirtMachine was rejected, or no pool selects the VirtualMachine.
     pub(super) fn lacking(&self, machine: &KubevirtMachine) -> Option<Vec<String>> {
         let vm = machine.refused.as_ref()?;
         let selected = self.selection.of(vm).ok().filter(|selected| !selected.is_empty())?;
@@ -515,8 +515,8 @@ fn is_of(lease: &LeaseSpec, machine: &VirtualMachine) -> bool {
     lease.released.is_none() && !holder.kind.is_claim() && is_machine
 }
 
-/// Whether a lease of a name is that of the machine, and not that of an earlier VirtualMachine or KubevirtMachine of this
-/// name. If the UID of the KubevirtMachine is not known, its leases are those of the machine.
+/// Whether a lease belongs to the machine, and not to an earlier VirtualMachine or KubevirtMachine of the same name. If
+/// the UID of the KubevirtMachine is unknown, every lease of a KubevirtMachine of this name belongs to the machine.
 fn is_of_uid(lease: &LeaseSpec, machine: &VirtualMachine, kubevirt_machine: &Recording) -> bool {
     let holder = &lease.holder;
     match holder.kind {

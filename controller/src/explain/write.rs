@@ -143,7 +143,7 @@ impl Write {
     }
 }
 
-/// Whether only the status of an object may have changed since it was read: specification, labels and annotations are
+/// Whether at most the status of an object has changed since it was read: specification, labels and annotations are
 /// the same.
 fn has_only_another_status(read: &ObjectMeta, now: &ObjectMeta) -> bool {
     let of = |metadata: &ObjectMeta| {
