@@ -79,7 +79,7 @@ pub struct Pools {
     open: watch::Sender<Option<OpenPools>>,
 }
 
-/// Returns why no new addresses are opened now. `None`: they are open, or are about to be opened.
+/// Returns why no new addresses are opened for allocation now. `None`: they are open, or are about to be opened.
 type Obstacle = dyn Fn() -> Option<String> + Send + Sync;
 
 /// Makes the requests of updates.
@@ -251,8 +251,8 @@ impl Pools {
     }
 
     /// Passes the pools to the registry if they have changed. Also passes them if the registry rejected the last change
-    /// and may accept it now. Without a limit, each attempt would cause the next pass, with the next attempt: the
-    /// registry reports every command that may have changed leases.
+    /// and may accept it now. If every pass made an attempt, the passes would never end: each attempt causes the next
+    /// pass, because the registry reports every command that may have changed leases.
     async fn resize(&mut self, Snapshot { pools, selection, .. }: Snapshot) -> Result<OpenPools, Stopped> {
         self.index.set(pools, Arc::clone(selection.memberships()));
         let pools = self.index.pools();

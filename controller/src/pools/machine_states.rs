@@ -53,9 +53,9 @@ pub struct Refused {
 pub struct Refusals {
     /// Number of these KubevirtMachines.
     pub count: usize,
-    /// The oldest of these machines in each namespace, with the times of their creation: for each namespace at most as
-    /// many as the status of a pool lists. The machines of a namespace are served in the order of their creation, so
-    /// these include the first machines of the whole pool.
+    /// The oldest of these machines, with the times of their creation: for each namespace, at most as many as the
+    /// status of a pool lists. They include the first machines of the whole pool, because the machines of a namespace
+    /// are served in the order of their creation.
     pub first: Vec<(Timestamp, Key)>,
 }
 

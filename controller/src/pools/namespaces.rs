@@ -1,9 +1,9 @@
 //! Labels the namespaces that contain machines of pools, so that the API server calls the webhooks for these machines.
 //!
 //! Only the leader does this. The label is written by server-side apply. If no pool serves a namespace any more, the
-//! controller removes its own field, and the label remains if a user has also set it. If a pool selects by the labels
-//! of Namespaces, and the controller does not know these labels, no label is removed: without the label, new machines
-//! would start without network data.
+//! controller gives up its ownership of the label, and the label remains if a user has also set it. If a pool selects
+//! by the labels of Namespaces, and the controller does not know these labels, no label is removed: without the label,
+//! new machines would start without network data.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -53,8 +53,8 @@ struct Known {
     label: &'static str,
     /// For each namespace, whether it has the label.
     labelled: BTreeMap<String, bool>,
-    /// Namespaces that still have the label although the controller removed its field, because a user has set the
-    /// label.
+    /// Namespaces that still have the label although the controller has given up its ownership, because a user has set
+    /// the label.
     given_up: BTreeSet<String>,
     is_listed: bool,
 }

@@ -244,7 +244,7 @@ impl NodePools {
         }
     }
 
-    /// Reads the derived pool and its NodePool again, and returns the version of the pool that is deleted. A deleted pool
+    /// Reads the derived pool and its NodePool again, and returns the version of the pool to delete. A deleted pool
     /// serves no new machine until its last address is released, so a user who has written the configuration again must
     /// not lose the pool. `None`: the pool stays. The watch reports the change, which causes another pass.
     async fn to_delete(&self, key: &Key, pools: &Api<Object>) -> kube::Result<Option<Preconditions>> {

@@ -80,7 +80,7 @@ pub struct Allowed {
 pub struct NewMachine<'r> {
     /// The VirtualMachine, with its namespace set.
     pub object: &'r Object,
-    /// Whether the controller wrote the Secret in the template for another machine.
+    /// Whether the template refers to a Secret that the controller wrote for another machine.
     pub is_copy: bool,
     /// The networks on which the machine already holds an address of any pool. A machine that capk creates again keeps
     /// its addresses, and needs no free address on these networks.
@@ -372,8 +372,8 @@ fn is_kept_for(machine: &VirtualMachine, selected: &Selected, selection: &Select
 }
 
 /// Returns the value of [`REPLACED_ANNOTATION`] for a new machine whose manifest refers to `copied`. The value keeps
-/// several names: a machine may be restored several times, and if a webhook is called again for the same creation, it
-/// finds the name that its first call wrote.
+/// several names: a machine may be restored several times, and a webhook that is called again for the same creation
+/// adds the name that its first call wrote.
 fn replaced(machine: &VirtualMachine, copied: &str) -> String {
     let mut names: Vec<&str> = machine.replaced().filter(|name| *name != copied).collect();
     names.push(copied);
@@ -1019,7 +1019,7 @@ mod tests {
     }
 
     #[test]
-    fn a_removed_reference_is_not_restored_if_no_pool_selects_the_machine_and_the_webhook_warns() {
+    fn without_a_pool_a_removed_reference_is_not_restored_and_the_webhook_warns() {
         let old = served(EARLIER, "n/w-0");
         let expected = "spec.template.spec.volumes.1.cloudInitConfigDrive: no pool selects the machine any more, so its reference to \
                         network data is removed; the guest has no network data after its next start";
@@ -1123,7 +1123,7 @@ mod tests {
             }
             assert_eq!(secret(&new, &[]), None, "{new}");
         }
-        // The interface has another name on the same network, or no address can be on the network that is gone.
+        // The interface has another name on the same network.
         let kept = [("iface3", 101, "infra/vlan10"), ("iface2", 102, "infra/vlan20")];
         for pools in [&live[..], &invalid, &both, &[]] {
             assert_eq!(secret(&on("02:00:00:00:00:01", &kept), pools).as_deref(), Some(EARLIER));

@@ -71,8 +71,8 @@ const IN_USE: &str = "InUse";
 // === impl KnownPools ===
 
 impl KnownPools {
-    /// Replaces the pools, and the machines and claims that each pool may serve. For a pool without a membership, no
-    /// NodePool and no label of a Namespace is known.
+    /// Replaces the pools, and the machines and claims that each pool may serve. If `memberships` lacks a pool, no
+    /// NodePool and no label of a Namespace counts as known for this pool.
     pub fn set(&mut self, pools: BTreeMap<PoolId, Arc<KnownPool>>, memberships: Arc<BTreeMap<PoolId, Membership>>) {
         let is_same = |(one, other): (&Arc<KnownPool>, &Arc<KnownPool>)| Arc::ptr_eq(one, other);
         let has_same_pools = pools.len() == self.pools.len() && pools.values().zip(self.pools.values()).all(is_same);

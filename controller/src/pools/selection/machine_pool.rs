@@ -222,7 +222,7 @@ impl MachinePool {
     }
 
     /// Returns the namespaces of the machines that the pool selects, each with the selector for the labels of the
-    /// machines. A selector that cannot be read selects no machine, and the pool then has the condition `InvalidSpec`.
+    /// machines. A selector that cannot be read selects no machine, and the pool is then not ready: `InvalidSpec`.
     pub(super) fn selectors(
         &self,
         node_pools: &BTreeMap<Key, Arc<Object>>,

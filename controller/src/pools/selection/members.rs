@@ -18,9 +18,9 @@ pub type NamespaceLabels = BTreeMap<String, BTreeMap<String, String>>;
 /// The machines and claims that a pool may serve.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Membership {
-    /// Namespaces of the machines whose records count, even while a NodePool does not exist.
+    /// Namespaces in which records of machines count, including those that a missing NodePool may have.
     pub machines: Namespaces,
-    /// Namespaces of the claims whose records count, even while a NodePool does not exist.
+    /// Namespaces in which records of claims count, including those that a missing NodePool may have.
     pub claims: Namespaces,
     /// Namespaces whose claims can get addresses.
     pub served_claims: Namespaces,

@@ -60,7 +60,7 @@ pub enum Problem {
     OtherName {
         /// Namespace and name of the pool.
         pool: PoolId,
-        /// KubeVirt's name of the interface that has this index.
+        /// KubeVirt's name of the interface whose `acpiIndex` prevents this name.
         attachment: String,
         /// `acpiIndex` of this interface.
         index: u32,
@@ -71,8 +71,8 @@ pub enum Problem {
     },
 }
 
-/// Joins the first of these items, and the number of the others. The list is limited because a user decides how many
-/// items there are.
+/// Joins the first [`MOST_NAMED`] items, and adds how many more there are. The list is limited because a user decides
+/// how many items there are.
 fn first_of<T>(items: Vec<T>, text: impl Fn(T) -> String) -> String {
     let more = items.len().saturating_sub(MOST_NAMED);
     let first: Vec<String> = items.into_iter().take(MOST_NAMED).map(text).collect();
