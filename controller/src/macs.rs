@@ -558,7 +558,7 @@ impl Macs {
     }
 
     /// Reads the machine that a lease names. Releases the lease if the VirtualMachine is gone and no instance has the
-    /// address. If there is a new VirtualMachine of the name that is not known yet, only returns what was read.
+    /// address. If a new VirtualMachine of this name exists and is not known yet, only returns what was read.
     async fn prove(&self, address: MacAddr, version: u64, mut lease: LeaseSpec) -> Result<Outcome, Error> {
         let holder = &lease.holder;
         let api = |kind: ApiResource| Api::<Object>::namespaced_with(self.client.clone(), &holder.namespace, &kind);

@@ -15,7 +15,7 @@ pub(super) struct Free<'i> {
     pub(super) used: &'i Used<'i>,
     pub(super) pools: Vec<FreeOfPool<'i>>,
     pub(super) planned: BTreeSet<MacAddr>,
-    /// Address of each released lease without a reuse delay, by namespace, name and interface of its last holder.
+    /// The free addresses of released leases, by namespace, name and interface of the last holder.
     released: BTreeMap<(&'i str, &'i str, &'i str), MacAddr>,
     /// The oldest machine of this plan that waits for a pool, by its namespace and the name of the pool. The younger
     /// machines of this namespace get no address of the pool.

@@ -64,8 +64,8 @@ impl Objects {
         (is_own && lease.released.is_none() && lease.migrated.is_none()).then_some(lease)
     }
 
-    /// Forgets migrations that no decision needs any more: the instance is gone, and its machine no longer holds the
-    /// address, or the lease has the time of the migration.
+    /// Forgets migrations that no decision needs any more: the instance is gone, and either its machine no longer holds
+    /// the address or the lease has the time of the migration.
     pub(super) fn forget_migrations(&mut self) {
         let mut migrated = std::mem::take(&mut self.migrated);
         migrated.retain(|(key, address)| {
