@@ -20,7 +20,7 @@
 //!   reserved.
 //!
 //! The cost of a change of one instance does not depend on the number of instances. A new leader starts from the
-//! current reports: it reserves each address that these reports contain, and no other address.
+//! current reports: it reserves no address that only earlier reports contained.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
