@@ -46,8 +46,8 @@ pub fn validate_mac_pool(name: &str, spec: &MacPoolSpec, others: &[MacPool]) -> 
     verdict
 }
 
-/// Returns a warning for each namespace of a MACPool that the cluster does not have, for at most `MOST_WARNINGS` of
-/// them. `exists` tells whether the cluster has a namespace.
+/// Returns a warning for each namespace that a MACPool names and the cluster does not have: at most `MOST_WARNINGS`
+/// warnings. `exists` tells whether the cluster has a namespace.
 #[must_use]
 pub fn warn_of_namespaces(spec: &MacPoolSpec, exists: impl Fn(&str) -> bool) -> Vec<String> {
     let absent = spec.namespaces.iter().enumerate().filter(|(_, namespace)| !exists(namespace));

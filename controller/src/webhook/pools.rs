@@ -35,7 +35,8 @@ use crate::webhook::verdict::{Verdict, failure};
 /// Time limit for reading leases. The leases are only for warnings, except for a change of the interface, so they must
 /// not use up the time of the request.
 const READ_LIMIT: Duration = Duration::from_secs(2);
-/// Maximum number of warnings about other pools, and of warnings about stored values that violate the schema.
+/// Maximum number of warnings of each kind: comparisons with other pools and NodePools, stored values that violate the
+/// schema, and held addresses that become reserved.
 const MOST_WARNINGS: usize = 5;
 /// Maximum number of leases in the response to one list request.
 const PAGE: u32 = 500;
@@ -125,8 +126,8 @@ pub fn judge(
     verdict
 }
 
-/// Compares a change of the pool `id` with the other pools of its network and of its machines. `others` has all pools of the cluster
-/// without this pool. `node_pools` has the known NodePools, or is `None` if they are not known yet.
+/// Compares a change of the pool `id` with the other pools of its network and of its machines. `others` has all pools
+/// of the cluster without this pool. `node_pools` has the known NodePools, or is `None` if they are not known yet.
 #[must_use]
 pub fn compare(
     id: &PoolId,
