@@ -114,8 +114,8 @@ fn network(client: IpAddr) -> IpAddr {
 // === impl Open ===
 
 impl Open {
-    /// Takes the place of a connection that serves no request. Chooses the client with the most such connections, and
-    /// of these the connection whose last complete request is the oldest.
+    /// Takes the place away from a connection that serves no request. Chooses the client with the most such
+    /// connections, and of these the connection whose last complete request is the oldest.
     fn close_one(&mut self) {
         let mut idle: BTreeMap<IpAddr, (usize, (u64, u64))> = BTreeMap::new();
         let mut ending = 0;
