@@ -23,9 +23,9 @@ const PAUSE: Duration = Duration::from_secs(5);
 /// Why the program waits.
 #[derive(Debug, PartialEq)]
 enum Problem {
-    /// A definition could not be read, so it is unknown whether the cluster has the definitions of this version.
+    /// The request for a definition failed, so it is unknown whether the cluster has the definitions of this version.
     Unread(String),
-    /// A definition is missing or cannot be read, or lacks versions or members.
+    /// A definition is missing, cannot be parsed, or lacks versions or members.
     Different(String),
 }
 
