@@ -94,7 +94,8 @@ const REGISTRY: &str = "registry";
 pub struct MacPoolCount {
     /// Number of addresses that the pool can allocate.
     pub free: u64,
-    /// Number of addresses that have a lease or that a machine uses.
+    /// Number of addresses that are not free: a machine holds or uses them, or they have a reuse delay or an unreadable
+    /// lease.
     pub used: u64,
     /// Number of machines that wait for an address of the pool.
     pub waiting: u32,
