@@ -25,7 +25,7 @@
 //! | an administrator writes a lease with a mistake ([`poison`]): the controller cannot read the lease, or the holder of the lease does not exist | the witness is served, also from the pool of such a lease. The log of a replica names each lease that cannot be read |
 //! | an administrator edits a lease, so that the controller cannot read the lease ([`poison`]) | the log of a replica names each such lease |
 //! | a policy denies the controller's writes of one kind in one namespace ([`denial`]) | the witness is served. The log names the reason, and the controller pauses between attempts |
-//! | clients open more connections than a port of a replica accepts, send one byte on each, and then stop ([`stalls`]) | the API server calls the webhooks; probes and metrics are served |
+//! | clients open more connections than a port of a replica accepts, and send nothing after the first byte ([`stalls`]) | the API server calls the webhooks; probes and metrics are served |
 //! | etcd is restored from a backup, with and without running replicas | see below |
 //!
 //! When the faults of a round end, the leases that the administrator wrote are removed, and the leases that were edited are
@@ -89,9 +89,9 @@
 //! # Addresses that persons choose
 //!
 //! A person may choose an address for a guest at the moment when the controller allocates the same address to a
-//! machine. The controller never takes an address away from its holder, so the observer only counts these cases. The
-//! observer also only counts an address that a guest reported, or an object recorded, less than half a minute before
-//! the allocation.
+//! machine. The controller never takes an address away from its holder, so the observer only counts these cases. If a
+//! guest reported the address, or an object recorded it, less than half a minute before the allocation, the observer
+//! also only counts the case.
 //!
 //! # What this test does not cover
 //!

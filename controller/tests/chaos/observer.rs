@@ -278,8 +278,8 @@ impl Observer {
                 };
                 let is_left = |key: &(String, String)| !stored.contains_key(key);
                 let newest = stored.values().max().copied().unwrap_or_default();
-                // The list cannot contain an object that is newer than the list, so such an object does not count as
-                // left.
+                // The watch must still report the deletion of an object that the list lacks, unless the object is newer
+                // than the list.
                 let left = log.known[kind].iter().any(|(key, version)| is_left(key) && *version <= newest);
                 if !stored.iter().any(is_behind) && !left {
                     break;

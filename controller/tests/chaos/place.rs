@@ -716,7 +716,7 @@ impl Place {
             let Some(owner) = owner else { continue };
             if !vms.iter().any(|vm| vm.uid().as_ref() == Some(&owner.uid)) {
                 let now = settle(async || self.vms.get_opt(&owner.name).await).await;
-                // The list may be older than the answer of the last request, so this answer decides.
+                // The list of VirtualMachines may be older than this answer, so the answer decides.
                 if now.is_some_and(|vm| vm.and_then(|vm| vm.uid()).as_ref() != Some(&owner.uid)) {
                     settle(async || self.secrets.delete(&secret.name_any(), &DeleteParams::default()).await).await;
                 }

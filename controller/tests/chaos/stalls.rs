@@ -1,5 +1,5 @@
-//! Clients that open connections to the ports of a replica, send one byte, and then stop. During this fault, the API
-//! server must reach the webhooks, and the replica must serve probes and metrics.
+//! Clients that open connections to the ports of a replica, and send nothing after the first byte. During this fault,
+//! the API server must reach the webhooks, and the replica must serve probes and metrics.
 
 use std::fs;
 use std::path::Path;
