@@ -7,7 +7,8 @@
 //!   dependents, the deletion is in the foreground. Otherwise, the finalizer `orphan` or `foregroundDeletion` of the
 //!   object decides. Without these finalizers, the deletion is in the background.
 //! - An owner that waits loses the finalizer `foregroundDeletion` after the last dependent that blocks its deletion is gone.
-//! - The dependents of an object that is deleted with orphans lose this owner. Then the object loses its finalizer `orphan`.
+//! - The dependents of an object that is deleted with the policy `Orphan` lose this owner. Then the object loses its
+//!   finalizer `orphan`.
 //! - A namespace that is being deleted stays until all its objects are deleted. Then the namespace loses its finalizer.
 
 use std::collections::BTreeMap;

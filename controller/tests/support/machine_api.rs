@@ -3,12 +3,13 @@
 //! A virtual machine is represented by the value of its property with kernel arguments. The stand-in follows these rules
 //! of the real controllers (`openshift/machine-api-operator:pkg/controller/vsphere`, `pkg/util/ipam`):
 //!
-//! - A Machine has one claim for each item of `addressesFromPools` of each device. Its name is
-//!   `<machine>-claim-<index of the device>-<index of the item>`. The claim has a finalizer, and the Machine as its controller. The
-//!   kind in `poolRef` is the string in `resource`. If the claim exists and has no owner, the Machine becomes its owner.
+//! - A Machine has one claim for each item of `addressesFromPools` of each device. The name of the claim is
+//!   `<machine>-claim-<index of the device>-<index of the item>`. The claim has a finalizer, and the Machine as its
+//!   controller. The kind in `poolRef` is the string in `resource`. If the claim exists and has no owner, the Machine
+//!   becomes its owner.
 //! - The virtual machine is cloned when every claim has an address. Until then the Machine has a condition.
-//! - When a Machine is deleted, its virtual machine is destroyed first. Then its claims lose this finalizer, and then the
-//!   Machine is removed.
+//! - When a Machine is deleted, its virtual machine is destroyed first. Then its claims lose their finalizer, and then
+//!   the Machine is removed.
 //! - Kubernetes collects the claims of a Machine that is gone. Neither API server of the tests does this, so the
 //!   stand-in deletes these claims.
 

@@ -1,16 +1,17 @@
 //! Stand-in for KubeVirt: starts guests with drives for VirtualMachines. It follows these rules of the real program:
 //!
-//! - A VirtualMachine gets a finalizer, and then an instance with the same name. The finalizer is kept until the instance is
-//!   gone. A deletion with orphans does not end the instance, even if the garbage collector acts before KubeVirt.
+//! - A VirtualMachine gets a finalizer, and then an instance with the same name. The finalizer is kept until the
+//!   instance is gone. A deletion with the policy `Orphan` does not end the instance, even if the garbage collector
+//!   acts before KubeVirt.
 //! - A VirtualMachine that is halted has no instance. If a VirtualMachine is halted later, its instance is deleted.
-//! - The phases of an instance are Pending, Scheduling, Scheduled and Running. It is Scheduling while its pod waits for the
-//!   Secrets of its drive. A later change of a Secret has no effect on this drive.
+//! - The phases of an instance are Pending, Scheduling, Scheduled and Running. An instance is Scheduling while its pod
+//!   waits for the Secrets of its drive. A later change of a Secret has no effect on this drive.
 //! - The first cloud-init volume becomes the drive. A Secret affects only the instances whose volumes name it.
 //! - The template of a VirtualMachine is copied into its instance, with labels and annotations. An interface without a MAC
 //!   address gets a new one at each start. An interface with state `absent` is left out.
 //! - A migration builds the drive from the specification of the instance, a restart from the template.
-//! - A VirtualMachine with the run strategy `WaitAsReceiver` gets an instance that waits for a guest of another cluster. The
-//!   arrival of the guest sets the run strategy of an annotation.
+//! - A VirtualMachine with the run strategy `WaitAsReceiver` gets an instance that waits for a guest of another
+//!   cluster. When the guest arrives, the run strategy becomes the value of an annotation.
 //! - A change of the cloud-init volume or of an `acpiIndex` under a running instance sets the condition `RestartRequired`.
 //! - An instance that a webhook rejects is created again when the VirtualMachine or a webhook configuration changes.
 //!   The real program also tries again after some time. Here, a test does this with [`KubeVirt::retry`].
@@ -558,8 +559,8 @@ impl Drive {
     }
 }
 
-/// Returns the status of an instance whose guest has migrated to another cluster. The instance has the address of the other
-/// side, but not its own address.
+/// Returns the status of an instance whose guest has migrated to another cluster. The status has the `syncAddress` of
+/// the target, but not of the source.
 pub fn migrated(instance: &DynamicObject) -> Value {
     let source = json!({"virtualMachineInstanceUID": instance.uid()});
     let target = json!({"virtualMachineInstanceUID": "of-another-cluster", "syncAddress": "192.0.2.1:9185"});

@@ -1,5 +1,5 @@
-//! Deletions of claims, pools, machines, NodePools and namespaces: in the background, in the foreground and with orphans. The
-//! garbage collector works while a leader runs, or while no replica leads.
+//! Deletions of claims, pools, machines, NodePools and namespaces: in the background, in the foreground, and with the
+//! policy `Orphan`. The garbage collector works while a leader runs, or while no replica leads.
 
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{DeleteParams, DynamicObject, PostParams, PropagationPolicy};
@@ -189,7 +189,7 @@ pub async fn the_addresses_of_a_deleted_node_pool_are_released_after_its_guests_
         assert_eq!(hosted.held().await, rows([("10.0.0.8", "workers-0")]), "{policy:?}");
         hosted.kubevirt.end("workers-0").await;
         hosted.until_held(0).await;
-        // If the NodePool is deleted with orphans, its pool stays and has no owner.
+        // If the NodePool is deleted with the policy `Orphan`, its pool stays and has no owner.
         let is_kept = policy == PropagationPolicy::Orphan;
         poll("the end of the pool", async || {
             let pool = hosted.pools.get_opt("workers").await.unwrap();

@@ -301,7 +301,8 @@ pub async fn each_address_of_an_ipam_claim_is_adopted_although_the_claim_has_the
     tenant.claim("a", &json!({})).await;
     assert_eq!(tenant.ips_of("a").await, ["10.0.0.8/16", "fd00::8/64"]);
     drop(controller);
-    // Now the claim is as after a restore and a crash between the leases of its two addresses.
+    // Now only one address of the claim has a lease, as after a restore and a crash between the writes of the two
+    // leases.
     let name = leader::name(&tenant.spec(&[]).network, "fd00::8");
     tenant.site.leases.delete(&name, &DeleteParams::default()).await.unwrap();
     tenant.claim("b", &json!({})).await;
@@ -333,7 +334,7 @@ pub async fn an_address_that_another_program_writes_into_an_ipam_claim_causes_an
     assert!(message.contains("10.0.0.9") && message.contains("10.0.0.8"), "{message}");
     let event = until_event(cluster.client(), &tenant.site.namespace, Some("IPAMClaim"), "a.net1", "IPAddressConflict");
     assert_eq!(event.await, message);
-    // No other claim gets one of the two addresses.
+    // No other claim gets either of the two addresses.
     tenant.claim("b", &json!({})).await;
     tenant.until_failed("b", "SubnetExhausted").await;
     assert_eq!(tenant.claims.get("a.net1").await.unwrap().data["status"]["ips"], json!(["10.0.0.9/16"]));

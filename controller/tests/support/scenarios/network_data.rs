@@ -660,7 +660,7 @@ pub async fn an_outdated_machine_stays_outdated_when_its_secret_is_deleted(clust
     merge(&place.vms, "w", &json!({"metadata": {"annotations": {"touched": "1"}}})).await;
     let written = place.until_secret(&secret).await;
     assert!(written.annotations().contains_key("ipam.glowplug.dev/updated"), "{:?}", written.metadata);
-    // The status that counts a second machine is later than the new Secret.
+    // A status that counts a second machine is written after the new Secret.
     let (_, second) = place.run("x").await;
     poll("two machines, one of them outdated", async || {
         let status = place.pools.get("p").await.unwrap().status?;
@@ -1045,12 +1045,12 @@ pub async fn machines_that_wait_on_another_network_get_addresses_when_their_pool
         "metadata": {"labels": {(POOL_LABEL): "q"}},
         "spec": {"template": {"spec": {"networks": [{"name": "net1", "multus": {"networkName": other}}]}}},
     });
-    // The first machine holds its address itself, the address of the second machine belongs to its KubevirtMachine.
+    // VirtualMachine `w` holds its address itself. The holder of the address of `x` is its KubevirtMachine.
     place.run("w").await;
     place.until_recorded("w").await;
     let mut manifest = manifest(&place, "x", "Always");
     create_kubevirt_machine(&place, &mut manifest).await;
-    // A leader that has seen a definition without the map writes no map.
+    // A leader that has seen the CRD without the status map writes no status map.
     place.stop_leading();
     place.set_status_map("x", true).await;
     place.lead().await;
@@ -1369,7 +1369,7 @@ pub async fn a_manifest_with_the_secret_name_of_version_0_2_0_gets_a_new_secret_
 
 // === orphans ===
 
-/// Does what the garbage collector does to the objects of a VirtualMachine that is deleted with orphans.
+/// Does what the garbage collector does to the objects of a VirtualMachine that is deleted with the policy `Orphan`.
 async fn orphan(place: &Place<'_>, secret: &str) {
     let no_owner = json!({"metadata": {"ownerReferences": null}});
     merge(&place.instances, "w", &no_owner).await;
@@ -1554,7 +1554,7 @@ pub async fn no_machine_gets_the_address_of_a_guest_with_network_data_of_its_use
     place.change_leaders().await;
     let (_, x) = place.run("x").await;
     assert_eq!(place.held().await, held([("10.0.0.10", "x")]));
-    // The VirtualMachine is deleted with an orphan.
+    // The VirtualMachine is deleted, and its instance becomes an orphan.
     merge(&place.instances, "w", &json!({"metadata": {"ownerReferences": null}})).await;
     place.vms.delete("w", &DeleteParams::default()).await.unwrap();
     place.until_gone(&place.vms, "w").await;
@@ -1562,7 +1562,7 @@ pub async fn no_machine_gets_the_address_of_a_guest_with_network_data_of_its_use
     let (_, y) = place.run("y").await;
     assert_eq!(place.held().await, held([("10.0.0.10", "x"), ("10.0.0.9", "y")]));
     place.kubevirt.end("w").await;
-    // A leader that starts may write a status before it has adopted the records, without the address of `y`.
+    // A leader may write a status without the address of `y` before it has adopted the records.
     poll("no reserved address", async || {
         let status = place.pools.get("p").await.unwrap().status?;
         let counts = status.families.first()?;

@@ -360,7 +360,7 @@ pub async fn a_change_of_the_interface_of_a_pool_in_use_is_accepted_after_the_la
         "pool {name:?}: interface \"eno102\" differs from \"eno101\" in the ledger, expected no change while machines hold its addresses"
     );
     assert_eq!(message(&pool, "Ready"), expected);
-    // A waiting claim does not keep the pool from its change.
+    // A waiting claim does not prevent the change of the pool.
     work.registry.release(machine(&place.namespace, 0)).await.unwrap();
     place.until("workers", |pool| has(pool, "Ready", "True", "Serving")).await;
     let holder = machine(&place.namespace, 1);

@@ -90,8 +90,8 @@ pub struct Store {
     pub log: Vec<Event>,
     version: u64,
     uids: u64,
-    /// The last version that is forgotten: a watch from an older version, and a page of a list of this or an older version, get
-    /// 410.
+    /// Version of the last compaction: a watch from an older version, and a page of a list of this or an older version,
+    /// get 410.
     pub compacted: u64,
 }
 
