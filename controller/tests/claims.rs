@@ -236,7 +236,7 @@ async fn the_address_of_an_ipaddress_without_a_claim_stays_reserved_when_a_leade
     assert_eq!(site.address_of("c").await, "10.0.0.9");
 }
 
-/// The read after the deletion of the first IPAddress returns the second IPAddress, which has the same name.
+/// After the deletion of the first IPAddress, the leader reads the second IPAddress, which has the same name.
 #[tokio::test]
 async fn an_address_stays_reserved_when_a_second_ipaddress_without_a_claim_replaces_the_first() {
     let server = Server::start().await;

@@ -165,8 +165,8 @@ fn picture(dashboard: &Value, history: &History) -> String {
     svg + "</svg>\n"
 }
 
-/// Returns the lines of a panel: the legend and the points of each line. A point is the share of the time (0 to 1) and
-/// the value.
+/// Returns the lines of a panel: the legend and the points of each line. A point is the elapsed share of the run, from
+/// 0 to 1, and the value.
 fn lines(panel: &Value, history: &History) -> Vec<(String, Vec<(f64, f64)>)> {
     let (first, last) = (history.0[0].time, history.0.last().unwrap().time);
     let mut lines: BTreeMap<String, Vec<(f64, f64)>> = BTreeMap::new();

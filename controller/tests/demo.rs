@@ -1,7 +1,8 @@
 //! `make demo-controller`: shows the controller on the API server of the tests. Prints tables in the format of kubectl.
 //!
 //! If a UUID, a MAC address, a file with user data and an output file for the drive are given, the first machine has
-//! this UUID, MAC address and user data, and its drive is written to the file. `tests/boot` boots from this drive.
+//! this UUID, MAC address and user data, and its drive is written to the output file. `tests/boot` boots from this
+//! drive.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![allow(clippy::disallowed_types, reason = "the objects come from the test, so their managed fields are readable")]

@@ -61,8 +61,8 @@ fn blocks<'a>(guide: &'a str, fence: &str) -> Vec<&'a str> {
     guide.split(start.as_str()).skip(1).map(|rest| rest.split("\n```").next().unwrap_or_default()).collect()
 }
 
-/// Returns the strings in backquotes in the first two cells of the table rows below a heading. Leaves out rows that do
-/// not begin with such a string.
+/// Returns the strings in backquotes in the first two cells of the table rows below a heading. Leaves out rows whose
+/// first non-empty cell does not begin with such a string.
 fn named<'a>(guide: &'a str, heading: &str) -> Vec<&'a str> {
     let (_, section) = guide.split_once(&format!("\n## {heading}\n")).unwrap_or_else(|| panic!("no heading {heading}"));
     let section = section.split("\n## ").next().unwrap_or_default();

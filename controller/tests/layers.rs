@@ -64,8 +64,8 @@ fn no_two_files_use_items_of_each_other() {
     assert_eq!(circles(&between_modules(&imports)), Vec::<Vec<String>>::new());
 }
 
-/// For kube's `get_opt`, each answer with the code 404 means that the object does not exist, even that of a proxy. The program
-/// releases addresses of objects that do not exist, so it reads with `cluster::request::find`.
+/// For kube's `get_opt`, each answer with the code 404 means that the object does not exist, even the answer of a
+/// proxy. The program releases addresses of objects that do not exist, so it reads with `cluster::request::find`.
 #[test]
 fn no_file_reads_objects_with_the_optional_reads_of_kube() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");

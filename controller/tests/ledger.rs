@@ -109,8 +109,8 @@ async fn after_a_refused_claim_a_leader_knows_the_lease_of_another_leader() {
     let refused = paused.claim(machine(NETWORK, 1)).await;
     assert_eq!(refused, Err(format!("10.0.0.8 of network {NETWORK:?} is held by another claimant")));
     assert_eq!(paused.claim(machine(NETWORK, 1)).await, Ok(addresses(["10.0.0.9"])));
-    // Both leaders claim for machine 2 and return the same lease, because a lease belongs to the machine, not to the leader that
-    // wrote it.
+    // Both leaders claim for machine 2. The paused leader gets the lease that the other leader wrote, because a lease
+    // belongs to its machine, not to a leader.
     assert_eq!(
         other.claim(machine(NETWORK, 2)).await,
         Err(format!("10.0.0.9 of network {NETWORK:?} is held by another claimant"))

@@ -222,7 +222,7 @@ fn an_update_ends_a_replica_only_after_a_new_replica_is_ready() {
 }
 
 #[test]
-fn a_pod_of_the_manager_is_killed_only_after_the_longest_end_of_the_program() {
+fn a_pod_of_the_manager_is_killed_only_after_the_longest_shutdown_of_the_program() {
     for folder in INSTALLED {
         let seconds = [10, 10, 5, 5, 1].into_iter().sum::<u64>();
         assert!(pod(&render(folder)).0["terminationGracePeriodSeconds"].as_u64().unwrap() > seconds);
@@ -396,7 +396,7 @@ fn kubectl_renders_the_same_manifests_as_the_renderer_of_the_tests() {
     assert!(kustomize(&install) == sorted(render_in("default", "network-addresses", &["namespace"])), "namespace");
 }
 
-/// Sorts objects by kind and name, for a comparison. Also makes numbers and white space equal, because kubectl writes
+/// Sorts objects by kind and name, for a comparison. Also normalizes numbers and white space, because kubectl writes
 /// `0.0` as `0`, and repeats some line breaks of expressions.
 fn sorted(objects: Vec<Value>) -> Vec<Value> {
     fn plain(value: Value) -> Value {

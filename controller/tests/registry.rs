@@ -316,8 +316,8 @@ async fn an_object_cannot_get_or_release_the_address_of_another_kind_of_object_w
     named.requests[0].addresses = vec!["10.0.0.8".parse().unwrap()];
     let refused = registry.claim(named).await.unwrap().unwrap_err();
     assert_eq!(refused.to_string(), format!("10.0.0.8: taken by IPAddressClaim {}", machine(NETWORK, 0)));
-    // A record of a machine is adopted whose UID is that of a claim which is not served yet. The machine and the claim
-    // each get their own address.
+    // A machine has the UID of a claim that is not served yet. The record of the machine is adopted, and the claim gets
+    // another address.
     assert_eq!(registry.adopt(vec![record(1, "10.0.0.9/16")]).await.unwrap().adopted, 1);
     let both = [claim(&machine(NETWORK, 1)), claim(&machine(NETWORK, 2))];
     let answers = registry.claim_all(both.into()).await.unwrap();
@@ -467,12 +467,12 @@ async fn a_claim_cannot_record_or_hold_an_address_that_only_pools_of_another_nam
         (1, vec![format!("IPAddress a/c: 10.0.0.9 of IPAddressClaim a/c (1) {why}")])
     );
     assert_eq!(stored(cluster.client(), NETWORK).await, [row("10.0.0.1", "c", false)]);
-    // The program that chooses the addresses of the external pool may have chosen an address that no pool has.
+    // Another program chooses the addresses of pool `a/x`, so a record may have an address that no pool lists.
     let interface = record.claimant.interface;
     let other = Claimant { machine: Machine { uid: "2".to_owned(), ..machine.clone() }, interface };
     let former = Record { claimant: other, addresses: vec!["10.0.0.20/16".parse().unwrap()], ..record };
     assert_eq!(registry.adopt(vec![former]).await.unwrap().adopted, 1);
-    // An external pool may hold an address that no pool has, but not an address of a pool of another namespace.
+    // Pool `a/x` may hold an address that no pool lists, but not an address of a pool of another namespace.
     let external = Claimant { machine: Machine { uid: "3".to_owned(), ..machine }, interface };
     let hold = |address: &str| {
         let (addresses, source) = (vec![address.parse().unwrap()], "IPAddress a/c".to_owned());
@@ -645,7 +645,7 @@ async fn a_repeated_rejected_change_of_a_pool_does_not_count_as_growth() {
         let refused = registry.claim(claim(&machine(NETWORK, 1))).await.unwrap();
         assert_eq!(refused, Err(ClaimError::Suspended("clusters/workers".to_owned())));
     }
-    // The administrator undoes the change. The pool counts as growth only once.
+    // The administrator undoes the change. Only the first of these calls counts as growth.
     for _ in 0..2 {
         assert_eq!(registry.resize(vec![used()], BTreeSet::new()).await.unwrap(), []);
         assert_eq!(registry.growth().await.unwrap(), growth + 1);

@@ -1,6 +1,6 @@
-//! Checks the rights of the controller and of the plugin. The controller uses every right of its roles; the test of each
-//! scenario checks that it uses no other right. The plugin
-//! uses every right of its role. It also reads Secrets, for which its role has no right.
+//! Checks the rights of the controller and of the plugin. The controller uses every right of its roles; the test of
+//! each scenario checks that the controller uses no other right. The plugin uses every right of its role. It also reads
+//! Secrets, for which its role has no right.
 
 use std::collections::BTreeSet;
 
@@ -22,7 +22,7 @@ use crate::support::{Cluster, start_server};
 
 const PLUGIN: &str = "glowplug-plugin";
 
-/// Scenarios that use every right of the controller. The test of each scenario checks that it uses no other right.
+/// Scenarios that together use every right of the controller.
 const USING_EVERY_RIGHT: [&str; 20] = [
     "a_global_pool_serves_claims_of_every_namespace",
     "a_machine_of_a_node_pool_starts_with_its_address",

@@ -150,7 +150,7 @@ fn glowplugctl_uses_the_common_words() {
                 }
                 _ => false,
             };
-            // In JSON, the counts of a family begin with the total after the name of the family.
+            // In JSON, the counts of a family begin with the member `total`, directly after the member `family`.
             let member = line.trim().strip_prefix('"').and_then(|rest| rest.split_once("\": ")).map(|(name, _)| name);
             is_family = match member {
                 Some("total") => before == Some("family"),
