@@ -1,5 +1,5 @@
-//! Measures the guest and prints a table. A row may have a limit, or a value of the same run to compare with. `make
-//! bench` runs this program.
+//! Measures the guest and prints a table: `make bench`. A row may have a limit, or a value of the same run to compare
+//! with.
 
 use std::collections::BTreeSet;
 use std::error::Error;

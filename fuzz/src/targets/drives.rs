@@ -36,7 +36,7 @@ fn volume(image: &Image<'_>, file_system: FileSystem) {
     let probed = Volume::probe(image).unwrap();
     assert_eq!(probed, Volume::probe(image).unwrap());
     assert!(probed.as_ref().is_none_or(|probed| probed.label.chars().count() <= 64), "{probed:?}");
-    // Also read the files if the label is damaged, because a person may name the drive.
+    // Also read the files if the label is damaged, because `--config-drive` may name the drive.
     let probed = probed.filter(|probed| probed.file_system == file_system);
     let volume = probed.unwrap_or(Volume { file_system, label: String::new() });
     let Ok(files) = volume.open(image) else { return };
