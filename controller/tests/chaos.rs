@@ -11,10 +11,10 @@
 //! | witness | a namespace that is not the target of any fault. During the faults marked "the witness is served" below, a claim of this namespace must get its address ([`witness`]) |
 //! | observer | a client with code of its own, which replays the history of every address ([`observer`]) |
 //!
-//! The run consists of rounds. In each round, operations and faults happen at random. Then the faults end, and the pools grow
-//! until every machine can have an address. The test waits until all machines and claims are served and all deletions are done
-//! (the quiet time). At the end of each round, and before each restore, the observer checks every version that the API server
-//! stored.
+//! The run consists of rounds. In each round, operations and faults happen at random. Then the faults end, and the
+//! pools grow until every machine can have an address. The test waits until all machines and claims are served and all
+//! deletions are done (the quiet time). At the end of each round, and before each restore, the observer checks every
+//! version that the API server stored.
 //!
 //! # Faults
 //!
@@ -28,8 +28,8 @@
 //! | clients open more connections than a port of a replica accepts, and send nothing after the first byte ([`stalls`]) | the API server calls the webhooks; probes and metrics are served |
 //! | etcd is restored from a backup, with and without running replicas | see below |
 //!
-//! When the faults of a round end, the leases that the administrator wrote are removed, and the leases that were edited are
-//! repaired.
+//! When the faults of a round end, the leases that the administrator wrote are removed, and the leases that were edited
+//! are repaired.
 //!
 //! # Invariants
 //!
@@ -55,7 +55,8 @@
 //! killed, as `docs/backup.md` requires. The replicas start again only after the nodes have reported their guests. The
 //! nodes do what kubelet and virt-handler do:
 //!
-//! - A guest whose instance is in the backup, with the same UID, continues to run. Its node reports phase and addresses.
+//! - A guest whose instance is in the backup, with the same UID, continues to run. Its node reports phase and
+//!   addresses.
 //! - A guest without an instance is ended: a node ends pods that the API server does not know.
 //! - An instance whose guest has ended since the backup fails, and KubeVirt starts it again from the restored objects.
 //!
@@ -68,16 +69,17 @@
 //! controller cannot prevent this. In the same way, a deleted claim comes back with its IPAddress. The observer counts
 //! these cases, and `docs/backup.md` says what an administrator does.
 //!
-//! In the other restores, the replicas keep running. Until the nodes report, a leader does not know the guests that started after
-//! the backup, so it may allocate their addresses. The observer counts these cases, too. The term of the leader must end, and the
-//! leader of the next term reads everything again. The observer begins again with this term: from then on, every invariant holds.
+//! In the other restores, the replicas keep running. Until the nodes report, a leader does not know the guests that
+//! started after the backup, so it may allocate their addresses. The observer counts these cases, too. The term of the
+//! leader must end, and the leader of the next term reads everything again. The observer begins again with this term:
+//! from then on, every invariant holds.
 //!
 //! # Late requests
 //!
-//! A leader sends the request for an `IPAddress`. The API server receives the request only after the claim was deleted and
-//! another leader has released the address. The controller cannot prevent this. The claim of this `IPAddress` is gone, so no
-//! machine uses the address. In the same way, a Secret may arrive after its VirtualMachine was deleted. The observer counts these
-//! objects, and checks that none of them is left after the quiet time.
+//! A leader sends the request for an `IPAddress`. The API server receives the request only after the claim was deleted
+//! and another leader has released the address. The controller cannot prevent this. The claim of this `IPAddress` is
+//! gone, so no machine uses the address. In the same way, a Secret may arrive after its VirtualMachine was deleted. The
+//! observer counts these objects, and checks that none of them is left after the quiet time.
 //!
 //! # Guests without network data
 //!

@@ -112,8 +112,8 @@ async fn without_the_kind_kubevirt_machine_a_vm_holds_its_address_until_its_gues
     let written = until(&hosted.vms, "a", |vm| vm.annotations().contains_key(ANNOTATION)).await;
     assert_eq!(written.annotations()[ANNOTATION], r#"["10.0.0.8/16"]"#);
 
-    // The webhook does not reject a machine without a KubevirtMachine if the pool is exhausted: no program would create the
-    // machine again.
+    // The webhook does not reject a machine without a KubevirtMachine if the pool is exhausted: no program would create
+    // the machine again.
     hosted.until_condition("p", "Exhausted").await;
     let b = create_vm(&hosted, "b", &json!({})).await;
     let exhausted = format!("No available IPs in pool for interface eno101: pool {}/p, IPv4", hosted.namespace);

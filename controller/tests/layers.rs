@@ -78,9 +78,9 @@ fn no_file_reads_objects_with_the_optional_reads_of_kube() {
     assert_eq!(files.keys().filter(uses).collect::<Vec<_>>(), Vec::<&String>::new());
 }
 
-/// The wall clock may be set during a term of a leader. So a leader decides by [`Clock`] whether a delay is over, and these
-/// files use the wall clock only for texts, for objects of Kubernetes, for the start of [`Clock`], and in programs that do
-/// not lead.
+/// The wall clock may be set during a term of a leader. So a leader decides by [`Clock`] whether a delay is over, and
+/// these files use the wall clock only for texts, for objects of Kubernetes, for the start of [`Clock`], and in
+/// programs that do not lead.
 ///
 /// [`Clock`]: glowplug_controller::cluster::clock::Clock
 #[test]

@@ -132,8 +132,8 @@ async fn a_paused_leader_cannot_release_an_address_that_has_a_new_holder() {
     let mut other = Leader::start(cluster.controller(), pool).await;
     other.release(machine(NETWORK, 0)).await.unwrap();
     other.claim(machine(NETWORK, 1)).await.unwrap();
-    // The paused leader still sees `worker-0` as the holder. It sends the release with an old version of the lease, so the API
-    // server rejects the release.
+    // The paused leader still sees `worker-0` as the holder. It sends the release with an old version of the lease, so
+    // the API server rejects the release.
     let refused = paused.release(machine(NETWORK, 0)).await;
     assert_eq!(refused, Err(format!("10.0.0.8 of network {NETWORK:?} is held by another claimant")));
     assert_eq!(stored(cluster.client(), NETWORK).await, [("10.0.0.8".to_owned(), "worker-1".to_owned(), false)]);

@@ -796,7 +796,8 @@ async fn a_lease_that_0_2_0_wrote_is_kept_while_its_virtual_machine_in_another_n
     check_release_after(&server, &cluster, &path, "w").await;
 }
 
-/// Writes a lease of version 0.2.0 for KubevirtMachine `w`, whose VirtualMachine is in another namespace. Returns the holder.
+/// Writes a lease of version 0.2.0 for KubevirtMachine `w`, whose VirtualMachine is in another namespace. Returns the
+/// holder.
 pub(crate) async fn write_earlier_lease(cluster: &Cluster, hosted: &Hosted, address: &str) -> Value {
     let machines: Api<DynamicObject> =
         Api::namespaced_with(cluster.client(), &hosted.clusters, &resource(KUBEVIRT_MACHINE));
@@ -1050,8 +1051,8 @@ async fn a_secret_that_is_deleted_while_no_leader_runs_is_written_again_when_its
     assert_eq!(hosted.held().await, held);
 }
 
-/// Users of the namespace can write the digest annotation. A leader that trusts the digest does not read the Secret, which may be
-/// the only record of an address.
+/// Users of the namespace can write the digest annotation. A leader that trusts the digest does not read the Secret,
+/// which may be the only record of an address.
 #[tokio::test]
 async fn a_copied_digest_of_a_secret_moves_no_address_of_a_running_guest() {
     let server = Server::start().await;
@@ -1198,8 +1199,8 @@ async fn a_leader_that_uses_older_pools_than_the_webhooks_does_not_change_a_dese
     drop(selection.subscribe().wait_for(is_deselected).await.unwrap());
     let created = [create(&stopped).await, create(&vm("running", "p", user_data.clone())).await];
     hosted.until_running("running").await;
-    // A pass reads the instance before it decides whether the machine is left alone, and later requests a reference. The second pass
-    // begins after the first one has ended.
+    // A pass reads the instance before it decides whether the machine is left alone, and later requests a reference.
+    // The second pass begins after the first one has ended.
     drop(server.take_calls());
     for name in ["stopped", "running"] {
         let mut reads = 0;

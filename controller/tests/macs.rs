@@ -81,8 +81,8 @@ async fn run(trouble: Trouble, n: usize) -> bool {
     came
 }
 
-/// Checks the history: at no time did two machines have one MAC address, and each MAC address in a machine has an older lease of
-/// this machine.
+/// Checks the history: at no time did two machines have one MAC address, and each MAC address in a machine has an older
+/// lease of this machine.
 async fn check_history(server: &Server, cluster: &Cluster, hosted: &Hosted) {
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     let leases = history(server, cluster.client(), "/apis/ipam.glowplug.dev/v1alpha1/staticipleases").await;
@@ -151,8 +151,8 @@ async fn two_leaders_at_once_give_each_machine_one_mac_address() {
     check_history(&server, &cluster, &hosted).await;
 }
 
-/// Runs two machines while the API server refuses requests about the first one with this status code. Returns the note of
-/// the event of the first machine, and the MAC addresses of the second and the first machine.
+/// Runs two machines while the API server refuses requests about the first one with this status code. Returns the note
+/// of the event of the first machine, and the MAC addresses of the second and the first machine.
 async fn refuse(code: u16, is_refused: fn(&Call) -> bool) -> (String, [String; 2]) {
     let server = Server::start().await;
     let cluster = Cluster::of(&server).await;

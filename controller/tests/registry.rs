@@ -417,8 +417,8 @@ async fn records_of_objects_of_different_kinds_with_one_uid_all_reserve_their_ad
         source: "an object".to_owned(),
         kind: Source::Annotation,
     };
-    // The leases are lost. A user has written the UID of a machine into the owner of an IPAddress, so three objects of different
-    // kinds have one UID.
+    // The leases are lost. A user has written the UID of a machine into the owner of an IPAddress, so three objects of
+    // different kinds have one UID.
     registry.adopt(vec![record("10.0.0.8/16", KIND)]).await.unwrap();
     let mut inventory = Inventory::default();
     inventory.records = vec![record("10.0.0.9/16", HolderKind::VirtualMachine)];

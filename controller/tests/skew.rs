@@ -1,5 +1,5 @@
-//! Tests objects with members of a later version: the CRDs in the cluster are newer than this program, as during an upgrade and
-//! after a downgrade.
+//! Tests objects with members of a later version: the CRDs in the cluster are newer than this program, as during an
+//! upgrade and after a downgrade.
 
 use glowplug_controller::kinds::mac_pool::MACPool;
 use glowplug_controller::kinds::pool::{GlobalPoolSpec, GlobalStaticIPPool, PoolSpec, StaticIPPool};

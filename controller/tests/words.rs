@@ -1,5 +1,5 @@
-//! Checks that the status of pools, metrics, alert rules, the dashboard, events and `glowplugctl` use one list of words for the
-//! states of addresses and machines: `glowplug::host::counts`.
+//! Checks that the status of pools, metrics, alert rules, the dashboard, events and `glowplugctl` use one list of words
+//! for the states of addresses and machines: `glowplug::host::counts`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -36,8 +36,8 @@ fn set(words: impl IntoIterator<Item = impl Into<String>>) -> BTreeSet<String> {
     words.into_iter().map(Into::into).collect()
 }
 
-/// Returns the values of the label `state` of `glowplug_ippool_addresses`, and the names of the other metrics of pools, without
-/// their common prefix and without the suffixes `_addresses` and `_machines`.
+/// Returns the values of the label `state` of `glowplug_ippool_addresses`, and the names of the other metrics of pools,
+/// without their common prefix and without the suffixes `_addresses` and `_machines`.
 fn of_metrics(text: &str) -> (BTreeSet<String>, BTreeSet<String>) {
     let (mut states, mut others) = (BTreeSet::new(), BTreeSet::new());
     for use_of in text.split("glowplug_ippool_").skip(1) {

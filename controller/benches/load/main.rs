@@ -540,7 +540,8 @@ impl Fleet {
         times
     }
 
-    /// Kills the leader of two replicas, then creates a machine. Returns the time from the kill to the Secret of the machine.
+    /// Kills the leader of two replicas, then creates a machine. Returns the time from the kill to the Secret of the
+    /// machine.
     async fn lose_the_leader(&mut self, server: &RealServer) -> Duration {
         let (mut first, [diagnostics, health]) = run(server, &["--leader-elect"]);
         until(diagnostics, "/metrics", "glowplug_leading 1").await;

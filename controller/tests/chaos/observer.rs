@@ -1,10 +1,10 @@
 //! The observer: watches the API server with a client of its own, and checks the history of every address. The observer
 //! takes only the names of kinds from the controller, and reads all objects as plain JSON.
 //!
-//! Each watch stores what it reports. [`Observer::check`] waits until every watch has reported what a list returns, orders
-//! all changes by their `resourceVersion`, which is the revision of etcd, and replays them. So the checks see every
-//! version that was stored, in the order in which it was stored. The observer uses an API server of its own, because the
-//! watches of an API server that restarts lose a part of the history.
+//! Each watch stores what it reports. [`Observer::check`] waits until every watch has reported what a list returns,
+//! orders all changes by their `resourceVersion`, which is the revision of etcd, and replays them. So the checks see
+//! every version that was stored, in the order in which it was stored. The observer uses an API server of its own,
+//! because the watches of an API server that restarts lose a part of the history.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -156,8 +156,8 @@ struct State {
     ending: BTreeMap<(String, String), String>,
     /// The VirtualMachines since the start or the last restore, by UID.
     machines: BTreeMap<String, Vm>,
-    /// Number of guests that started without network data because a change had removed the mark of their machine while no webhook
-    /// answered.
+    /// Number of guests that started without network data because a change had removed the mark of their machine while
+    /// no webhook answered.
     stripped: usize,
     /// UID of the holder of each held lease.
     holders: BTreeMap<Address, String>,
@@ -171,8 +171,8 @@ struct State {
     users: BTreeMap<Id, BTreeSet<Address>>,
     /// Running guests with an address that no restored lease has, as `namespace/name`.
     unrecorded: BTreeSet<String>,
-    /// Holders of the restored leases. A machine that was deleted after the backup exists again, and its address may meanwhile
-    /// belong to another machine. KubeVirt starts the restored machine with its restored Secret.
+    /// Holders of the restored leases. A machine that was deleted after the backup exists again, and its address may
+    /// meanwhile belong to another machine. KubeVirt starts the restored machine with its restored Secret.
     restored: BTreeMap<Address, (String, String)>,
     /// Log lines about each address, for the report of a violation.
     history: BTreeMap<Address, Vec<String>>,
@@ -596,8 +596,8 @@ impl State {
         is_late
     }
 
-    /// Applies a change of an instance: its guest starts, reports addresses, or ends. KubeVirt builds the drive from the Secret
-    /// to which the instance refers, and the guest keeps what it has read from the drive.
+    /// Applies a change of an instance: its guest starts, reports addresses, or ends. KubeVirt builds the drive from
+    /// the Secret to which the instance refers, and the guest keeps what it has read from the drive.
     fn guest(&mut self, seen: &Seen, networks: &BTreeMap<String, String>, is_first: bool) {
         let (namespace, name) = key(&seen.object);
         let (id, instance) = ((INSTANCES, namespace.clone(), name), &seen.object);

@@ -477,8 +477,8 @@ impl Place {
         count(operation);
     }
 
-    /// Returns a random object of this namespace and a random address of its pools, which the hostile tenant names in its
-    /// objects.
+    /// Returns a random object of this namespace and a random address of its pools, which the hostile tenant names in
+    /// its objects.
     pub async fn victim(&self, random: &mut Random) -> Option<Victim> {
         let kinds = [&self.machines[0], &self.machines[1], &self.vms, &self.instances, &self.claims];
         let objects = kinds[random.below(kinds.len())].list(&ListParams::default()).await.ok()?;
@@ -515,8 +515,8 @@ impl Place {
         let wanted = self.desired.lock().unwrap().machines.clone();
         for vm in all(&self.vms).await {
             let Some(wanted) = wanted.get(&vm.name_any()) else { continue };
-            // A backup or a snapshot has restored an earlier machine of this name, with another pool or other network data than
-            // wanted.
+            // A backup or a snapshot has restored an earlier machine of this name, with another pool or other network
+            // data than wanted.
             let is_of_other_pool = vm.labels().get("pool").is_none_or(|label| label != LABELS[wanted.label]);
             let has_other_data = own_network_data(&vm.data["spec"]["template"]["spec"]) != wanted.own.is_some();
             if has_other_data || is_of_other_pool {
@@ -600,8 +600,8 @@ impl Place {
         }
     }
 
-    /// Returns the problems that must not remain after the quiet time: machines and claims without their addresses, objects and
-    /// leases that should be gone, and pools whose status differs from the leases.
+    /// Returns the problems that must not remain after the quiet time: machines and claims without their addresses,
+    /// objects and leases that should be gone, and pools whose status differs from the leases.
     pub async fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         let wanted = self.desired.lock().unwrap().machines.clone();
@@ -620,7 +620,8 @@ impl Place {
                 problems.push(format!("leaked lease {} of {} {}", spec.address, holder.name, holder.uid));
             }
             let family = spec.address.contains('.');
-            // Two leaders may each store a lease of a MAC address for one interface. The VirtualMachine keeps both leases.
+            // Two leaders may each store a lease of a MAC address for one interface. The VirtualMachine keeps both
+            // leases.
             if spec.network != "mac" && !of_interface.insert((&holder.uid, &holder.interface, &spec.network, family)) {
                 problems.push(format!("second lease {} of {} {}", spec.address, holder.name, holder.uid));
             }

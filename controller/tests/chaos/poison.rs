@@ -21,7 +21,8 @@ use crate::settle;
 use crate::support::leader::name;
 use crate::witness::{NETWORK, WITNESS};
 
-/// Annotation of a lease that a person has created with a mistake. If the controller writes the lease, the annotation is gone.
+/// Annotation of a lease that a person has created with a mistake. If the controller writes the lease, the annotation
+/// is gone.
 pub const WRITTEN: &str = "chaos.example/written";
 /// Annotation of a lease that a person has edited: the content before the edit.
 const EDITED: &str = "chaos.example/edited";
@@ -46,8 +47,8 @@ impl Poison {
         Self { leases, folder: folder.to_owned(), unreadable: Mutex::default(), holders: Mutex::default() }
     }
 
-    /// Writes two leases with the same mistake: one on the network of a place, one on the network of the witness. Also writes a lease
-    /// whose name contains no address, and a lease of a MAC address with a mistake.
+    /// Writes two leases with the same mistake: one on the network of a place, one on the network of the witness. Also
+    /// writes a lease whose name contains no address, and a lease of a MAC address with a mistake.
     pub async fn write(&self, random: &mut Random, place: &Place) {
         let Some(address) = place.free_address(false, random).await else { return };
         let Some(victim) = place.victim(random).await else { return };
@@ -95,7 +96,8 @@ impl Poison {
             json_patch::merge(&mut spec, mistake);
             self.create(&name(network, address), &spec, *is_readable).await;
         }
-        // Two more mistakes: a lease whose name contains no address, and a MAC address with the prefix length of a network.
+        // Two more mistakes: a lease whose name contains no address, and a MAC address with the prefix length of a
+        // network.
         self.create(&format!("typo-{number}"), &base(WITNESS, NETWORK, &of_witness), true).await;
         let mac = format!("{POOL_MACS}00:00:00:00:{:02x}", random.below(256));
         let mut spec = base(&place.namespace, MAC_NETWORK, &mac);
@@ -145,8 +147,9 @@ impl Poison {
         }
     }
 
-    /// Waits until the replicas have reported the leases that they cannot read. Then deletes the leases that persons wrote, and
-    /// restores the leases that persons edited. Returns a problem for each lease that no replica has reported.
+    /// Waits until the replicas have reported the leases that they cannot read. Then deletes the leases that persons
+    /// wrote, and restores the leases that persons edited. Returns a problem for each lease that no replica has
+    /// reported.
     pub async fn end(&self) -> Vec<String> {
         let began = Instant::now();
         let missing = loop {

@@ -1,5 +1,5 @@
-//! The replicas of the controller: processes of the program, each with a proxy between the replica and the API server, and
-//! the Service of their webhooks.
+//! The replicas of the controller: processes of the program, each with a proxy between the replica and the API server,
+//! and the Service of their webhooks.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -107,7 +107,8 @@ impl Proxy {
                         let mut has_lost = false;
                         while let Ok(count @ 1..) = from_server.read(&mut bytes).await {
                             let _ = answers.wait_for(|flow| *flow != Flow::Held).await;
-                            // The rest of a stream whose beginning was lost has no meaning, so all later bytes are dropped, too.
+                            // The rest of a stream whose beginning was lost has no meaning, so all later bytes are
+                            // dropped, too.
                             has_lost |= *answers.borrow() == Flow::AnswersLost;
                             if !has_lost && to_client.write_all(&bytes[..count]).await.is_err() {
                                 break;
@@ -144,7 +145,8 @@ impl Drop for Proxy {
 // === impl Replica ===
 
 impl Replica {
-    /// Prepares a replica that has exactly the shipped rights. Its files, and the certificate of its webhooks, are in `folder`.
+    /// Prepares a replica that has exactly the shipped rights. Its files, and the certificate of its webhooks, are in
+    /// `folder`.
     pub async fn new(server: &RealServer, folder: &Path, name: &str) -> Self {
         let proxy = Proxy::start(server.port()).await;
         let mut config: Value = serde_json::from_slice(&fs::read(server.kubeconfig()).unwrap()).unwrap();
@@ -236,8 +238,9 @@ impl Drop for Replica {
 // === impl Service ===
 
 impl Service {
-    /// Writes the certificate of the webhooks into `folder`, and configures the API server to call the webhooks of these
-    /// replicas. Each connection goes to the next replica that accepts connections. A paused replica also accepts connections.
+    /// Writes the certificate of the webhooks into `folder`, and configures the API server to call the webhooks of
+    /// these replicas. Each connection goes to the next replica that accepts connections. A paused replica also accepts
+    /// connections.
     pub async fn start(cluster: &Cluster, folder: &Path, replicas: &[Replica]) -> Self {
         let roots = write_certificate(folder);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

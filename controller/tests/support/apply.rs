@@ -38,7 +38,8 @@ pub async fn apply_server_side(
     api.patch(name, &PatchParams::apply(manager), &Patch::Apply(manifest)).await
 }
 
-/// Returns the merge patch that gives `live` the members of `wanted`, and removes members that `last` has and `wanted` lacks.
+/// Returns the merge patch that gives `live` the members of `wanted`, and removes members that `last` has and `wanted`
+/// lacks.
 fn difference(last: &Value, wanted: &Value, live: &Value) -> Map<String, Value> {
     let mut patch = Map::new();
     for (name, value) in wanted.as_object().into_iter().flatten() {

@@ -1,12 +1,14 @@
 //! Stand-in for two parts of Kubernetes' controller manager: the garbage collector and the controller of namespaces. It
 //! works on the objects of some namespaces, and follows these rules of the real program:
 //!
-//! - An owner is gone if no object has its name **and** UID. An owner that is deleted in the foreground waits for its dependents.
+//! - An owner is gone if no object has its name **and** UID. An owner that is deleted in the foreground waits for its
+//!   dependents.
 //! - An object that has at least one owner which exists and does not wait loses its other owners, and is not deleted.
 //! - If every owner of an object is gone or waits, the object is deleted. If an owner waits and the object has
 //!   dependents, the deletion is in the foreground. Otherwise, the finalizer `orphan` or `foregroundDeletion` of the
 //!   object decides. Without these finalizers, the deletion is in the background.
-//! - An owner that waits loses the finalizer `foregroundDeletion` after the last dependent that blocks its deletion is gone.
+//! - An owner that waits loses the finalizer `foregroundDeletion` after the last dependent that blocks its deletion is
+//!   gone.
 //! - The dependents of an object that is deleted with the policy `Orphan` lose this owner. Then the object loses its
 //!   finalizer `orphan`.
 //! - A namespace that is being deleted stays until all its objects are deleted. Then the namespace loses its finalizer.

@@ -64,8 +64,8 @@ impl<'c> Installed<'c> {
         self.replica = Replica::start(self.cluster, self.kinds).await;
     }
 
-    /// Waits until the API server calls the webhook for the machines of a NodePool. The leader must label the namespace first,
-    /// and a real API server sees labels and configurations some time later.
+    /// Waits until the API server calls the webhook for the machines of a NodePool. The leader must label the namespace
+    /// first, and a real API server sees labels and configurations some time later.
     pub async fn until_asked(&self, hosted: &Hosted, node_pool: &str) {
         poll("a question to the webhook", async || match probe(hosted, node_pool).await {
             Ok(is_changed) => is_changed.then_some(()),

@@ -175,8 +175,8 @@ impl Leader {
         .await
     }
 
-    /// Repeats a claim until it is served, as the controller does. The first attempts may fail, because the watch reports the
-    /// writes of another leader some time later.
+    /// Repeats a claim until it is served, as the controller does. The first attempts may fail, because the watch
+    /// reports the writes of another leader some time later.
     pub async fn claim_until_done(&mut self, machine: &Machine) -> Vec<IpAddr> {
         let mut last = Ok(Vec::new());
         for _ in 0..60_000 {

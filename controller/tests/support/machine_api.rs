@@ -1,7 +1,7 @@
 //! Stand-in for OpenShift's Machine API on vSphere: MachineSets, Machines, their claims, and virtual machines.
 //!
-//! A virtual machine is represented by the value of its property with kernel arguments. The stand-in follows these rules
-//! of the real controllers (`openshift/machine-api-operator:pkg/controller/vsphere`, `pkg/util/ipam`):
+//! A virtual machine is represented by the value of its property with kernel arguments. The stand-in follows these
+//! rules of the real controllers (`openshift/machine-api-operator:pkg/controller/vsphere`, `pkg/util/ipam`):
 //!
 //! - A Machine has one claim for each item of `addressesFromPools` of each device. The name of the claim is
 //!   `<machine>-claim-<index of the device>-<index of the item>`. The claim has a finalizer, and the Machine as its
@@ -76,8 +76,8 @@ impl MachineApi {
         all
     }
 
-    /// Waits until the API server accepts a Machine as an owner whose deletion a claim blocks. A real API server reads the kinds
-    /// that it serves only every few seconds.
+    /// Waits until the API server accepts a Machine as an owner whose deletion a claim blocks. A real API server reads
+    /// the kinds that it serves only every few seconds.
     async fn until_owners_are_known(&self) {
         let owner = json!({
             "apiVersion": format!("{GROUP}/{VERSION}"), "kind": "Machine", "name": "probe", "uid": "probe",
@@ -124,8 +124,8 @@ impl MachineApi {
         self.until(&what, |all| all.vms.keys().eq(names)).await;
     }
 
-    /// Runs passes until the Machine waits for an address and its claim is not ready with this reason. Returns the message of the
-    /// claim.
+    /// Runs passes until the Machine waits for an address and its claim is not ready with this reason. Returns the
+    /// message of the claim.
     pub async fn until_waiting(&mut self, name: &str, reason: &str) -> String {
         self.until("a waiting Machine", |all| all.next > 0).await;
         let message = self.site.until_not_ready(&format!("{name}-claim-0-0"), reason).await;

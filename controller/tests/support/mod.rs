@@ -53,8 +53,8 @@ pub const SYSTEM: &str = "ipam-glowplug-system";
 /// The user name of the controller in a cluster.
 pub const CONTROLLER: &str = "system:serviceaccount:ipam-glowplug-system:glowplug-controller-manager";
 
-/// An API server with the CRDs of the controller, of Cluster API and of hosted clusters, and with the rights of the service
-/// account.
+/// An API server with the CRDs of the controller, of Cluster API and of hosted clusters, and with the rights of the
+/// service account.
 #[derive(Clone)]
 pub struct Cluster {
     config: Config,
@@ -90,8 +90,8 @@ pub async fn until_event(client: Client, namespace: &str, kind: Option<&str>, na
     .await
 }
 
-/// Returns a client that repeats a request to which the API server answers 429. This answer means that nothing was changed. An
-/// API server answers 429 for a kind whose storage it is still initializing.
+/// Returns a client that repeats a request to which the API server answers 429. This answer means that nothing was
+/// changed. An API server answers 429 for a kind whose storage it is still initializing.
 fn patient(client: Client) -> Client {
     let namespace = client.default_namespace().to_owned();
     let send = move |request: hyper::Request<Body>| {
@@ -174,8 +174,8 @@ impl Cluster {
     /// Returns the client configuration for a server in the test process.
     pub fn config_of(server: &server::Server) -> Config {
         let mut config = Config::new(server.url().parse().unwrap());
-        // Without this line, each client reads all root certificates of the machine, which takes a third of the time of these
-        // tests.
+        // Without this line, each client reads all root certificates of the machine, which takes a third of the time of
+        // these tests.
         config.root_cert = Some(Vec::new());
         config
     }

@@ -1,5 +1,5 @@
-//! The part of PromQL that the alerts and the dashboard use: a parser that rejects everything else, and an evaluation over
-//! scrapes of a program.
+//! The part of PromQL that the alerts and the dashboard use: a parser that rejects everything else, and an evaluation
+//! over scrapes of a program.
 
 use std::collections::{BTreeMap, BTreeSet};
 

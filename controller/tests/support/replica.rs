@@ -66,7 +66,8 @@ impl<'c> Replica<'c> {
             let configurations = configurations(cluster, kind);
             let new = serde_json::from_value(configuration).unwrap();
             match configurations.create(&PostParams::default(), &new).await {
-                // The configuration exists already. It is changed in place, so that no machine is created without the webhook.
+                // The configuration exists already. It is changed in place, so that no machine is created without the
+                // webhook.
                 Err(kube::Error::Api(status)) if status.code == 409 => {
                     configurations.patch("glowplug-controller", &PatchParams::default(), &webhooks).await.unwrap();
                 }

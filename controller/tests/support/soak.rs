@@ -1,5 +1,5 @@
-//! Sends many claims to two leaders, while requests fail, responses are lost, watches break and leaders are replaced. Checks that
-//! no address has two holders at any time.
+//! Sends many claims to two leaders, while requests fail, responses are lost, watches break and leaders are replaced.
+//! Checks that no address has two holders at any time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

@@ -16,8 +16,8 @@ pub fn snapshot(vm: &DynamicObject) -> Value {
     })
 }
 
-/// Writes what a VirtualMachineRestore writes. A target that exists gets the specification of the snapshot, and keeps its
-/// metadata and its run strategy. A new target is halted.
+/// Writes what a VirtualMachineRestore writes. A target that exists gets the specification of the snapshot, and keeps
+/// its metadata and its run strategy. A new target is halted.
 pub async fn restore(vms: &Api<DynamicObject>, snapshot: &Value, target: &str) -> kube::Result<DynamicObject> {
     loop {
         let Some(mut vm) = vms.get_opt(target).await? else { return create_copy(vms, snapshot, target).await };
@@ -32,8 +32,8 @@ pub async fn restore(vms: &Api<DynamicObject>, snapshot: &Value, target: &str) -
     }
 }
 
-/// Writes what a VirtualMachineClone writes from the snapshot of its source: a halted VirtualMachine. Its interfaces get new MAC
-/// addresses, as from KubeMacPool, unless the clone keeps the MAC addresses of its source.
+/// Writes what a VirtualMachineClone writes from the snapshot of its source: a halted VirtualMachine. Its interfaces
+/// get new MAC addresses, as from KubeMacPool, unless the clone keeps the MAC addresses of its source.
 pub async fn clone_machine(
     vms: &Api<DynamicObject>,
     mut snapshot: Value,

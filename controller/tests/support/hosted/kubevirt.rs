@@ -7,12 +7,13 @@
 //! - The phases of an instance are Pending, Scheduling, Scheduled and Running. An instance is Scheduling while its pod
 //!   waits for the Secrets of its drive. A later change of a Secret has no effect on this drive.
 //! - The first cloud-init volume becomes the drive. A Secret affects only the instances whose volumes name it.
-//! - The template of a VirtualMachine is copied into its instance, with labels and annotations. An interface without a MAC
-//!   address gets a new one at each start. An interface with state `absent` is left out.
+//! - The template of a VirtualMachine is copied into its instance, with labels and annotations. An interface without a
+//!   MAC address gets a new one at each start. An interface with state `absent` is left out.
 //! - A migration builds the drive from the specification of the instance, a restart from the template.
 //! - A VirtualMachine with the run strategy `WaitAsReceiver` gets an instance that waits for a guest of another
 //!   cluster. When the guest arrives, the run strategy becomes the value of an annotation.
-//! - A change of the cloud-init volume or of an `acpiIndex` under a running instance sets the condition `RestartRequired`.
+//! - A change of the cloud-init volume or of an `acpiIndex` under a running instance sets the condition
+//!   `RestartRequired`.
 //! - An instance that a webhook rejects is created again when the VirtualMachine or a webhook configuration changes.
 //!   The real program also tries again after some time. Here, a test does this with [`KubeVirt::retry`].
 
@@ -189,7 +190,8 @@ impl KubeVirt {
         if !vm.finalizers().iter().any(|finalizer| finalizer == FINALIZER) {
             let added = Patch::Merge(json!({"metadata": {"finalizers": [FINALIZER]}}));
             unless_gone(self.vms.patch(name, &PatchParams::default(), &added).await);
-            // The VirtualMachine may be gone now. If not, the watch reports this change, and the instance is created then.
+            // The VirtualMachine may be gone now. If not, the watch reports this change, and the instance is created
+            // then.
             return;
         }
         let template = &vm.data["spec"]["template"];
@@ -280,8 +282,8 @@ impl KubeVirt {
         match instance.data["status"]["phase"].as_str() {
             Some("Running" | "Failed" | "Succeeded" | "WaitingForSync") => return,
             _ if is_target(&instance) => return self.report(name, &json!({"phase": "WaitingForSync"})).await,
-            // The pod is created and waits for the Secrets of its volumes. If the instance has changed since the read, the watch
-            // reports the change and this function runs again.
+            // The pod is created and waits for the Secrets of its volumes. If the instance has changed since the read,
+            // the watch reports the change and this function runs again.
             Some("Pending") | None => {
                 let of_version = json!({"resourceVersion": instance.metadata.resource_version});
                 let patch = Patch::Merge(json!({"metadata": of_version, "status": {"phase": "Scheduling"}}));
@@ -319,9 +321,10 @@ impl KubeVirt {
         unless_gone(self.instances.patch(name, &PatchParams::default(), &ended).await);
     }
 
-    /// Does what the nodes do after etcd was restored from a backup. A guest without an instance of its UID is ended: a node
-    /// ends pods and guests that the API server does not know. A guest with its instance continues to run, and the node
-    /// reports its phase and its addresses. An instance whose guest has ended since the backup fails and is deleted.
+    /// Does what the nodes do after etcd was restored from a backup. A guest without an instance of its UID is ended: a
+    /// node ends pods and guests that the API server does not know. A guest with its instance continues to run, and the
+    /// node reports its phase and its addresses. An instance whose guest has ended since the backup fails and is
+    /// deleted.
     pub async fn report_after_a_restore(&self) {
         let instances = self.instances.list(&ListParams::default()).await.unwrap().items;
         let of_name: BTreeMap<String, &DynamicObject> = instances.iter().map(|it| (it.name_any(), it)).collect();
@@ -361,7 +364,8 @@ impl KubeVirt {
         self.retries.notify_one();
     }
 
-    /// Returns the message with which a webhook rejected the instance of a VirtualMachine. `None`: no webhook rejected it.
+    /// Returns the message with which a webhook rejected the instance of a VirtualMachine. `None`: no webhook rejected
+    /// it.
     pub fn rejection(&self, name: &str) -> Option<String> {
         self.guests().rejected.get(name).cloned()
     }
@@ -394,8 +398,8 @@ impl KubeVirt {
         self.report(name, &migrated(&instance)).await;
     }
 
-    /// Lets the guest of another cluster arrive at the instance of a receiving machine. The guest has read no drive of this
-    /// instance.
+    /// Lets the guest of another cluster arrive at the instance of a receiving machine. The guest has read no drive of
+    /// this instance.
     pub async fn receive(&self, name: &str) {
         let instance = until(&self.instances, name, is_target).await;
         let source = json!({"virtualMachineInstanceUID": "of-another-cluster", "syncAddress": "192.0.2.1:9185"});

@@ -164,13 +164,14 @@ impl Hosted {
         self.node_pools.create(&PostParams::default(), &object(NODE_POOL, node_pool)).await.unwrap()
     }
 
-    /// Sets `spec.cloudInit` of the KubevirtMachines that are created from now on. Pull request 393 of capk adds this member.
+    /// Sets `spec.cloudInit` of the KubevirtMachines that are created from now on. Pull request 393 of capk adds this
+    /// member.
     pub fn set_cloud_init(&self, cloud_init: Value) {
         *self.cloud_init.lock().unwrap() = cloud_init;
     }
 
-    /// Makes capk try again only after a change of the machine. The real capk also tries after pauses of up to a minute, which may end
-    /// before the change if the computer of the tests is busy.
+    /// Makes capk try again only after a change of the machine. The real capk also tries after pauses of up to a
+    /// minute, which may end before the change if the computer of the tests is busy.
     pub fn be_slow_to_retry(&self) {
         *self.pause.lock().unwrap() = Duration::from_secs(3600);
     }

@@ -6,18 +6,18 @@
 //!
 //! - The stand-in works on up to ten KubevirtMachines at the same time. So a webhook may see a burst of VirtualMachines
 //!   before any of them has an address.
-//! - When a VirtualMachine is rejected, the KubevirtMachine gets a condition. Each change of the KubevirtMachine causes a new
-//!   attempt. Without a change, the first pause between two attempts is 5 milliseconds. Each further pause is twice as long, up
-//!   to a minute.
+//! - When a VirtualMachine is rejected, the KubevirtMachine gets a condition. Each change of the KubevirtMachine causes
+//!   a new attempt. Without a change, the first pause between two attempts is 5 milliseconds. Each further pause is
+//!   twice as long, up to a minute.
 //! - All machines of a NodePool share one Secret with user data. The deletion of each machine deletes this Secret. The
 //!   Secret is created again while other machines exist.
 //! - A VirtualMachine that is gone is created again for the same KubevirtMachine.
 //! - A deleted KubevirtMachine is gone as soon as the deletion of its VirtualMachine is requested, so the guest may
 //!   still run.
 //! - Interfaces get MAC addresses when the VirtualMachine is created, as from KubeMacPool.
-//! - `spec.cloudInit` of a KubevirtMachine, from pull request 393 of capk, sets the format of the cloud-init volume and a
-//!   Secret with network data. capk copies the network data into the Secret with the user data. In this stand-in, such a
-//!   machine has a Secret of its own.
+//! - `spec.cloudInit` of a KubevirtMachine, from pull request 393 of capk, sets the format of the cloud-init volume and
+//!   a Secret with network data. capk copies the network data into the Secret with the user data. In this stand-in,
+//!   such a machine has a Secret of its own.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -101,7 +101,8 @@ impl Provider {
 
     /// Runs the stand-in until the future is dropped.
     pub async fn run(self) {
-        // A VirtualMachine and its KubevirtMachine have the same name, so a change of either one is a change of this machine.
+        // A VirtualMachine and its KubevirtMachine have the same name, so a change of either one is a change of this
+        // machine.
         let changes = [
             changed(self.node_pools.clone()).map(|object| Changed::NodePool(object.name_any())).boxed(),
             changed(self.machines.clone()).map(|object| Changed::Machine(object.name_any())).boxed(),

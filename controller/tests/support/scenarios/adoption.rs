@@ -1,5 +1,5 @@
-//! Addresses that are in use before a pool has them: records that are older than their pool, machines that run already, and
-//! restored objects.
+//! Addresses that are in use before a pool has them: records that are older than their pool, machines that run already,
+//! and restored objects.
 
 use std::collections::BTreeSet;
 

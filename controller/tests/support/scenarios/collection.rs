@@ -35,8 +35,8 @@ async fn lead(cluster: &Cluster, site: &Site) -> Controller {
     leader
 }
 
-/// Creates a namespace whose claim `a` gets the only address. Then, while no replica leads, the claim is deleted, a person
-/// removes its finalizers, and the garbage collector does its work.
+/// Creates a namespace whose claim `a` gets the only address. Then, while no replica leads, the claim is deleted, a
+/// person removes its finalizers, and the garbage collector does its work.
 async fn abandoned(cluster: &Cluster, policy: &PropagationPolicy) -> (Site, Collector) {
     let site = Site::new(cluster).await;
     site.pool("p", &["10.0.0.8/32"]).await;
@@ -129,8 +129,8 @@ pub async fn a_deleted_pool_is_removed_after_its_claims_in_each_way_of_deletion(
         assert_eq!(site.address_of("a").await, "10.0.0.8");
         site.pools.delete("p", &params(&policy)).await.unwrap();
         if policy != PropagationPolicy::Background {
-            // The garbage collector removes the pool from the owners of the IPAddress. The claim is still an owner, so the
-            // IPAddress stays.
+            // The garbage collector removes the pool from the owners of the IPAddress. The claim is still an owner, so
+            // the IPAddress stays.
             until(&site.addresses, "a", |address| !is_owned(address, "StaticIPPool")).await;
         }
         assert_eq!(site.given().await, rows([("10.0.0.8", "a")]), "{policy:?}");

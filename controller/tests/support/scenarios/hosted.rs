@@ -176,7 +176,8 @@ pub async fn a_guest_keeps_running_if_the_garbage_collector_orphans_it_before_ku
     let hosted = Hosted::new(cluster).await;
     hosted.vms.create(&PostParams::default(), &vm("w", json!({}))).await.unwrap();
     hosted.until_running("w").await;
-    // The garbage collector removes the owner of the instance first, and then its own finalizer `orphan` from the VirtualMachine.
+    // The garbage collector removes the owner of the instance first, and then its own finalizer `orphan` from the
+    // VirtualMachine.
     merge(&hosted.instances, "w", &json!({"metadata": {"ownerReferences": null}})).await;
     hosted.vms.delete("w", &DeleteParams::default()).await.unwrap();
     hosted.until_gone(&hosted.vms, "w").await;

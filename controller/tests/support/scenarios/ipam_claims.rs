@@ -391,7 +391,8 @@ pub async fn a_global_pool_serves_the_ipam_claims_of_every_namespace(cluster: &C
     assert_eq!(one.ips_of("a").await, ["10.0.0.8/16"]);
     two.claim("a", &network).await;
     assert_eq!(two.ips_of("a").await, ["10.0.0.9/16"]);
-    // A pool of the namespace takes precedence over a global pool. With two pools of the namespace, the claim is refused.
+    // A pool of the namespace takes precedence over a global pool. With two pools of the namespace, the claim is
+    // refused.
     for pool in ["q", "r"] {
         let attachment = format!("{}/vlan10", one.site.namespace);
         let spec =

@@ -14,8 +14,8 @@ fn exhausted(site: &Site) -> String {
     format!("pool {}/p has no free IPv4 address", site.namespace)
 }
 
-/// Creates a namespace with pool `p`, its leader, and Machine API with MachineSet `w`. The only device of the MachineSet gets an
-/// address of the pool, through claims of this version.
+/// Creates a namespace with pool `p`, its leader, and Machine API with MachineSet `w`. The only device of the
+/// MachineSet gets an address of the pool, through claims of this version.
 async fn site(cluster: &Cluster, version: &str, addresses: &[&str]) -> (Site, Controller, MachineApi) {
     let site = Site::of(cluster, &cluster.namespace().await, version);
     site.pool("p", addresses).await;

@@ -318,8 +318,8 @@ pub async fn a_machine_that_an_exhausted_pool_refuses_is_created_when_the_pool_g
     until(&hosted.machines, "workers-1", |machine| provisioned(machine)["status"] == "True").await;
     until_waiting(&hosted, &json!([])).await;
 
-    // The controller also makes capk try again when an address is released. HyperShift replaces the deleted machine, and the new
-    // machine may get the address first.
+    // The controller also makes capk try again when an address is released. HyperShift replaces the deleted machine,
+    // and the new machine may get the address first.
     hosted.until_condition("workers", "Exhausted").await;
     hosted.scale("workers", 3).await;
     hosted.until_refused("workers-2").await;
@@ -415,8 +415,8 @@ pub async fn machines_that_wait_get_addresses_in_the_order_of_their_creation(clu
     let mut pool = StaticIPPool::new("p", hosted.spec("p", &["10.0.0.8/32"]));
     pool.spec.node_pool_ref = None;
     pool.spec.machine_selector = serde_json::from_value(json!({"matchLabels": {"app": "x"}})).unwrap();
-    // These machines are in the namespace of the pool and have no KubevirtMachine. The webhook does not reject them, because no
-    // program would create them again.
+    // These machines are in the namespace of the pool and have no KubevirtMachine. The webhook does not reject them,
+    // because no program would create them again.
     let pools: Api<StaticIPPool> = Api::namespaced(cluster.client(), &hosted.namespace);
     pools.create(&PostParams::default(), &pool).await.unwrap();
     let installed = Installed::start(cluster).await;
@@ -743,8 +743,8 @@ pub async fn machines_keep_their_addresses_when_their_pool_gets_another_name(clu
     let first = [hosted.address_of("workers-0").await, hosted.address_of("workers-1").await];
     let held = hosted.held().await;
 
-    // The earlier pool still has one address, which is not in the new pool. Until the new pool exists, no machine starts without
-    // an address.
+    // The earlier pool still has one address, which is not in the new pool. Until the new pool exists, no machine
+    // starts without an address.
     hosted.resize("workers", &["10.0.0.11"]).await;
     hosted.pools.delete("workers", &DeleteParams::default()).await.unwrap();
     hosted.scale("workers", 3).await;

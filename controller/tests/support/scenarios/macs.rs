@@ -40,8 +40,8 @@ impl Deref for Place<'_> {
 // === impl Place ===
 
 impl<'c> Place<'c> {
-    /// Starts a hosted cluster and the controller. `octets` are the first five octets of the MAC addresses, and `last` is the
-    /// last octet of the last address in the MACPool.
+    /// Starts a hosted cluster and the controller. `octets` are the first five octets of the MAC addresses, and `last`
+    /// is the last octet of the last address in the MACPool.
     async fn start(cluster: &'c Cluster, octets: &str, last: u8) -> Self {
         let hosted = Hosted::new(cluster).await;
         let no_mac = json!([{

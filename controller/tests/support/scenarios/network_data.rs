@@ -1,5 +1,5 @@
-//! Network data of VirtualMachines that people apply, copy, edit and delete. Each guest must read only the Secret of its own
-//! machine.
+//! Network data of VirtualMachines that people apply, copy, edit and delete. Each guest must read only the Secret of
+//! its own machine.
 
 use std::collections::BTreeSet;
 use std::ops::Deref;
@@ -92,8 +92,8 @@ fn interface(manifest: &mut Value) -> &mut Value {
     &mut manifest["spec"]["template"]["spec"]["domain"]["devices"]["interfaces"][0]
 }
 
-/// Returns what the controller has added to a VirtualMachine: the reference, the index of the interface, the label and the
-/// annotation.
+/// Returns what the controller has added to a VirtualMachine: the reference, the index of the interface, the label and
+/// the annotation.
 fn added(vm: &DynamicObject) -> Value {
     let template = &vm.data["spec"]["template"];
     json!({
@@ -110,8 +110,8 @@ fn issued(hosted: &Hosted, name: &str, secret: &str) -> Value {
     json!({"secret": secret, "acpiIndex": 101, "label": ISSUED, "of": of})
 }
 
-/// Returns what each running guest of these namespaces has read: its name, its Secret and its addresses. Panics if two guests
-/// have one address.
+/// Returns what each running guest of these namespaces has read: its name, its Secret and its addresses. Panics if two
+/// guests have one address.
 async fn guests(places: &[&Hosted]) -> Vec<(String, Option<String>, Vec<String>)> {
     let (mut rows, mut all) = (Vec::new(), BTreeSet::new());
     for hosted in places {
@@ -473,8 +473,8 @@ pub async fn an_instance_without_its_reference_is_refused_until_a_leader_is_back
     let expected = json!({"secret": null, "acpiIndex": null, "label": ISSUED, "of": format!("{}/w", place.namespace)});
     assert_eq!(added(&place.apply(&manifest).await), expected);
     rejection(&place, "w", "failed calling webhook").await;
-    // The machine is halted first: otherwise the stand-in would start the guest while the configurations of the webhooks are
-    // replaced.
+    // The machine is halted first: otherwise the stand-in would start the guest while the configurations of the
+    // webhooks are replaced.
     merge(&place.vms, "w", &json!({"spec": {"runStrategy": "Halted"}})).await;
     poll("a machine without an attempt", async || place.kubevirt.rejection("w").is_none().then_some(())).await;
     place.installed.answer_again().await;

@@ -223,7 +223,8 @@ pub async fn a_secret_of_another_author_stays_and_its_address_is_not_allocated(c
     foreign.data = Some([("networkdata".to_owned(), data)].into());
     let before = place.secrets.create(&PostParams::default(), &foreign).await.unwrap();
     place.machine("w").await;
-    // The names of Secrets of version 0.2.0 are known in advance, so a user can create such a Secret before the machine.
+    // The names of Secrets of version 0.2.0 are known in advance, so a user can create such a Secret before the
+    // machine.
     let source = json!({"networkDataSecretRef": {"name": "w-networkdata"}});
     let volumes = json!([{"name": "cloudinitvolume", "cloudInitConfigDrive": source}]);
     place.vm("w", &json!({"spec": {"template": {"spec": {"volumes": volumes}}}})).await;

@@ -178,8 +178,8 @@ pub async fn an_address_that_a_guest_reports_before_its_pool_exists_is_not_alloc
     place.create_pool(&["10.0.0.8-10.0.0.10"]).await;
     place.scale("workers", 1).await;
     assert_eq!(place.address_of("workers-0").await, "10.0.0.9");
-    // The pool gets an address that is already in use. The leader knows the guest, because the guest also reports an address that
-    // was in the pool before.
+    // The pool gets an address that is already in use. The leader knows the guest, because the guest also reports an
+    // address that was in the pool before.
     own.start("later", &["10.0.0.10", "10.0.0.11"]).await;
     place.until_reserved(2).await;
     place.resize("workers", &["10.0.0.8-10.0.0.12"]).await;
@@ -273,8 +273,8 @@ async fn give(services: &Api<Service>, name: &str, addresses: &[&str]) {
     services.patch_status(name, &PatchParams::default(), &status).await.unwrap();
 }
 
-// All scenarios of a server share its Services and Clusters, and each Service reserves addresses in the pools of all scenarios. So these
-// scenarios use addresses that no other scenario uses.
+// All scenarios of a server share its Services and Clusters, and each Service reserves addresses in the pools of all
+// scenarios. So these scenarios use addresses that no other scenario uses.
 
 pub async fn no_machine_gets_the_address_of_a_service_or_of_the_control_plane_of_a_cluster(cluster: &Cluster) {
     let hosted = Hosted::new(cluster).await;
@@ -423,8 +423,8 @@ pub async fn an_excluded_address_that_several_guests_report_is_no_conflict(clust
     assert_eq!(place.address_of("workers-0").await, "10.0.0.10");
     place.until_no_condition("workers", "DuplicateRecords").await;
     assert_eq!(place.status().await["families"][0]["conflicts"], "0");
-    // If the pool offers the address, the reports of two guests are a conflict: only an excluded address can be a virtual
-    // address.
+    // If the pool offers the address, the reports of two guests are a conflict: only an excluded address can be a
+    // virtual address.
     exclude(Value::Null).await;
     place.until_condition("workers", "DuplicateRecords").await;
     own.end("node-1").await;

@@ -103,8 +103,8 @@ pub async fn machines_of_two_clusters_get_addresses_of_one_pool(cluster: &Cluste
     assert_eq!(BTreeSet::from_iter(all), expected);
     assert_eq!(blue.held().await.into_iter().map(|(address, _)| address).collect::<BTreeSet<_>>(), expected);
 
-    // The NodePools of both clusters wait. A cluster that the pool does not name gets no address, even if its machines have the
-    // same labels.
+    // The NodePools of both clusters wait. A cluster that the pool does not name gets no address, even if its machines
+    // have the same labels.
     for name in ["blue", "green"] {
         let node_pool = until(&blue.node_pools, name, |node_pool| exhausted(node_pool)["status"] == "True").await;
         assert_eq!(exhausted(&node_pool)["message"], format!("{EXHAUSTED}: pool {}, IPv4", shared.name));
@@ -208,7 +208,8 @@ pub async fn a_shared_pool_first_serves_the_namespace_with_the_fewest_addresses(
         create(&blue, name).await;
         blue.until_running(name).await;
     }
-    // The machines of namespace `green` are the youngest, but wait at the front of the queue: `green` holds no address yet.
+    // The machines of namespace `green` are the youngest, but wait at the front of the queue: `green` holds no address
+    // yet.
     for (hosted, name) in [(&blue, "d"), (&blue, "e"), (&green, "f"), (&green, "g")] {
         create(hosted, name).await;
         let expected = format!("{EXHAUSTED}: pool {}, IPv4", shared.name);

@@ -1,7 +1,7 @@
 //! The `matchConditions` of webhooks: expressions in CEL, as API servers since 1.28 evaluate them.
 //!
-//! A real server also checks the types of an expression when a configuration is written. This server finds such a mistake
-//! only when it evaluates the expression.
+//! A real server also checks the types of an expression when a configuration is written. This server finds such a
+//! mistake only when it evaluates the expression.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
