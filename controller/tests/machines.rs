@@ -652,7 +652,7 @@ async fn recorded_only_in_a_secret(cluster: &Cluster) -> (Hosted, String) {
     (hosted, secret)
 }
 
-/// Makes the API server fail each read of a Secret by the controller. Returns the number of these reads.
+/// Makes each read of this Secret by the controller fail. Returns the number of these reads.
 fn fail_reads(server: &Server, secret: String) -> Arc<AtomicUsize> {
     let failed = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&failed);
@@ -1148,7 +1148,7 @@ async fn a_new_machine_does_not_wait_until_the_records_of_other_machines_are_rep
 }
 
 /// While the records of new addresses are adopted, the passes of a leader use the earlier pools, but the webhooks use
-/// the new pools. In a namespace without a pool, no webhook is called.
+/// the new pools. No webhook is called here, as in a namespace without a pool.
 #[tokio::test]
 async fn a_leader_that_uses_older_pools_than_the_webhooks_does_not_change_a_deselected_machine() {
     let server = Server::start().await;

@@ -417,8 +417,8 @@ async fn records_of_objects_of_different_kinds_with_one_uid_all_reserve_their_ad
         source: "an object".to_owned(),
         kind: Source::Annotation,
     };
-    // The leases are lost. A user has written the UID of a machine into the owner of an IPAddress, so three objects of
-    // different kinds have one UID.
+    // The leases are lost. The records of three objects of different kinds name one UID, for example because a user
+    // wrote the UID of a machine into the owner of an IPAddress.
     registry.adopt(vec![record("10.0.0.8/16", KIND)]).await.unwrap();
     let mut inventory = Inventory::default();
     inventory.records = vec![record("10.0.0.9/16", HolderKind::VirtualMachine)];
@@ -584,7 +584,7 @@ async fn a_reuse_delay_ends_by_the_clock_of_the_term_and_not_by_the_wall_clock()
     registry.release(machine(NETWORK, 0)).await.unwrap();
     let refused = registry.claim(claim(&machine(NETWORK, 1))).await.unwrap().unwrap_err();
     assert_eq!(refused.to_string(), "No available IPs in pool for interface eno101");
-    // The times of the release are those of the same clock.
+    // The times in the released lease come from the same clock.
     let lease = leases.get(&leader::name(NETWORK, "10.0.0.9")).await.unwrap().spec;
     let [released, end] = [lease.released, lease.reuse_after].map(Option::unwrap);
     assert_eq!(end.0.duration_since(released.0), SignedDuration::from_secs(600));

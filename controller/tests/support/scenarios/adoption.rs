@@ -549,8 +549,8 @@ pub async fn restored_machines_keep_their_addresses(cluster: &Cluster) {
     }
     assert_eq!(hosted.held().await, rows([("10.0.0.10", "a"), ("10.0.0.8", "c"), ("10.0.0.9", "b")]));
     let held = hosted.held().await;
-    // In each of two rounds, the VirtualMachines, Secrets and leases are lost. Then the objects are restored in another
-    // order: in the first round without a leader, in the second round with a leader.
+    // In each of two rounds, the VirtualMachines, Secrets and leases are lost. Then the objects are restored, the
+    // VirtualMachines in reverse order. In the first round, no leader runs during the restore.
     for has_leader in [false, true] {
         installed.stop_leading();
         for name in names {

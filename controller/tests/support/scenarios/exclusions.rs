@@ -90,7 +90,7 @@ pub async fn field_managers_own_the_list_of_exclusions_before_the_upgrade_and_si
     // An editor adds an item.
     after.push(pools.edit("late", both).await);
     after.push(pools.apply("late", "one", eight).await);
-    // The manager has applied its manifest once after the upgrade.
+    // The manager applies its manifest again after the upgrade.
     after.push(pools.apply("again", "one", eight).await);
     after.push(pools.apply("again", "two", nine).await);
     after.push(pools.apply("again", "two", &[]).await);

@@ -192,7 +192,7 @@ pub async fn a_machine_keeps_network_data_of_its_own_and_no_other_machine_gets_i
     hosted.set_cloud_init(Value::Null);
     hosted.scale("workers", 2).await;
     assert_eq!(hosted.address_of("workers-1").await, "10.0.0.9");
-    // The machine is the only user of the address, also after its guest has reported the address.
+    // workers-0 is the only user of 10.0.0.8, also after its guest has reported the address.
     poll("a recorded address of one user", async || {
         let counts = hosted.pools.get("workers").await.unwrap().status?.families.first()?.clone();
         ((&*counts.by_record, &*counts.conflicts) == ("1", "0")).then_some(())
@@ -203,8 +203,8 @@ pub async fn a_machine_keeps_network_data_of_its_own_and_no_other_machine_gets_i
     hosted.scale("workers", 3).await;
     installed.lead().await;
     assert_eq!(hosted.address_of("workers-2").await, "10.0.0.10");
-    // 10.0.0.8 is free after the machine is gone. HyperShift replaces the machine, and the new machine may get an
-    // address before 10.0.0.8 is free.
+    // 10.0.0.8 is free after workers-0 is gone. HyperShift replaces workers-0, and the new machine may get an address
+    // before 10.0.0.8 is free.
     hosted.delete("workers-0").await;
     poll("a pool without a reserved address", async || {
         (hosted.pools.get("workers").await.unwrap().status?.families[0].by_record == "0").then_some(())
@@ -624,7 +624,8 @@ pub async fn objects_of_another_namespace_reserve_no_address_and_keep_no_lease(c
     assert_eq!(hosted.address_of("workers-1").await, "10.0.0.9");
     assert_eq!(hosted.held().await, rows([("10.0.0.8", "workers-0"), ("10.0.0.9", "workers-1")]));
     hosted.until_no_condition("workers", "DuplicateRecords").await;
-    // A VirtualMachine of the other namespace names this machine in its labels. The labels do not keep the address.
+    // A VirtualMachine of the other namespace names workers-0 in its labels. The labels do not keep the address of
+    // workers-0.
     hosted.scale("workers", 0).await;
     hosted.until_held(0).await;
     installed.stop().await;

@@ -374,7 +374,7 @@ pub async fn five_server_side_applies_of_a_machine_of_a_mac_pool_cause_no_confli
 // === without a replica ===
 
 /// Migrates, stops and deletes a machine while no webhook answers updates of machines. With `starts`, also starts the
-/// machine again before the deletion. Removes the finalizer of the machine meanwhile.
+/// machine again before the deletion. In any case, removes the finalizer of the machine before the deletion.
 async fn live_without_updates(place: &Place<'_>, starts: bool) {
     merge(&place.vms, "w", &json!({"metadata": {"labels": {"a": "b"}}})).await;
     assert!(place.kubevirt.migrate("w").await);
@@ -963,7 +963,7 @@ pub async fn a_machine_never_reads_its_earlier_secret_if_its_interface_has_anoth
     }
     let [u, v] = ["u", "v"].map(|name| place.secret_name(name));
     let (u, v) = (u.await, v.await);
-    // The pool selects the machine, but not for its interface on the other network.
+    // Pool `p` still selects machine `u`, but not for its interface on the other network.
     merge(&place.vms, "u", &moved("net2", json!({}))).await;
     let of_u = place.secret_name("u").await;
     assert_ne!(of_u, u);

@@ -97,8 +97,8 @@ impl<'c> Place<'c> {
         .await;
     }
 
-    /// Waits until machines `first` and `last` and claim `x` have addresses. Asserts that these are `addresses`, in any
-    /// order, and that machine `recorded` holds its address.
+    /// Waits until machines `first` and `last` and claim `x` have addresses. Asserts that these are `addresses`, sorted
+    /// as strings, and that machine `recorded` holds its address.
     async fn until_served(&self, addresses: [&str; 3], recorded: &str) {
         let names = ["first", "last", "x"].map(str::to_owned);
         let [others, own] = poll("the addresses of two machines and a claim", async || {
@@ -123,7 +123,7 @@ pub async fn no_machine_gets_an_address_that_is_used_while_a_new_leader_waits_fo
     gate.close();
     let _leader = Controller::with_scope(client, Scope::default());
     gate.until_held().await;
-    // The leader has listed the machines, and has the pool.
+    // The leader has listed the machines, and knows the pool.
     place.until_known(1).await;
     place.use_addresses(["10.0.0.8", "10.0.0.9", "10.0.0.10"], 2).await;
     assert_eq!(place.hosted.held().await, []);
