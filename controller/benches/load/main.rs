@@ -293,7 +293,7 @@ async fn scale(assets: &Path, machines: usize) {
     program.kill().unwrap();
     program.wait().unwrap();
 
-    // Removes the records of all machines, as a restore of objects from an older backup does.
+    // Removes the annotations of all KubevirtMachines, as a restore of objects from an older backup does.
     for fleet in &fleets {
         fleet.remove_annotations().await;
     }
