@@ -106,7 +106,7 @@ fn check_pool(spec: &PoolSpec, pool: &Pool) {
     }
 }
 
-/// Returns the first allocatable address with its prefix length, unless it comes after many reserved addresses.
+/// Returns the first allocatable address among the first 64 of each range, with the prefix length of the first subnet.
 fn first_offered(space: &Space) -> Option<IpNetwork> {
     let numbers = space.ranges().iter().flat_map(|range| (range.first()..=range.last()).take(64));
     let address = numbers.map(|number| space.family().address(number)).find(|address| space.offers(*address))?;
