@@ -224,6 +224,10 @@ fn is_from(lease: &LeaseSpec, pool: &Selected) -> bool {
 fn not_selected(machine: &VirtualMachine, selection: &Selection, held: &[&LeaseSpec], events: &[&Event]) -> Verdict {
     let keeps = held.iter().any(|lease| lease.network != MAC_NETWORK);
     let ending = selection.ending(machine, &[]);
+    if let Some(pool) = ending.filter(|_| !keeps && machine.is_left_alone()) {
+        let reason = format!("pool {} is being deleted; the machine keeps a network of its own", pool.id);
+        return (State::NotSelected, reason, None, None);
+    }
     if let Some(pool) = ending.filter(|_| !keeps) {
         let reason = format!("pool {} is being deleted, and gives new machines no address", pool.id);
         let what_to_do = "create a pool of another name, or the same pool when it is gone".to_owned();

@@ -1338,6 +1338,15 @@ mod tests {
     }
 
     #[test]
+    fn a_machine_that_is_left_alone_does_not_wait_while_its_pool_is_being_deleted() {
+        let alone = json!({"annotations": {(LEFT_ALONE_ANNOTATION): "v"}});
+        let deleted = pool("p", json!({"metadata": {"deletionTimestamp": "2026-08-14T10:00:00Z"}}));
+        let answer = about(machine(json!({}), alone), vec![deleted], vec![]);
+        let reason = "pool n/p is being deleted; the machine keeps a network of its own";
+        assert_eq!(said(&answer), (State::NotSelected, reason, None, None));
+    }
+
+    #[test]
     fn only_the_last_events_of_the_controller_about_this_machine_are_shown() {
         let event = |second: u8, reporter: &str, uid: &str| {
             let event = object(json!({
