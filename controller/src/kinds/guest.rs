@@ -1,8 +1,8 @@
 //! Reads what an instance says about its guest: whether the guest runs, and the addresses that the guest reports.
 //! Nothing else of the instance is kept.
 //!
-//! KubeVirt lets users write the status of an instance only in phase Pending. So the phase is reliable, and reported
-//! addresses are reserved only in phase Running. The guest itself can report any address.
+//! KubeVirt lets users write the status of an instance only in phase Pending, so no user can invent the phase Running.
+//! Reported addresses are reserved only in this phase. The guest itself can report any address.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

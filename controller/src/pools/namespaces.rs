@@ -53,8 +53,8 @@ struct Known {
     label: &'static str,
     /// For each namespace, whether it has the label.
     labelled: BTreeMap<String, bool>,
-    /// Namespaces that still have the label although the controller has given up its ownership, because a user has set
-    /// the label.
+    /// Namespaces whose label the controller no longer applies, and which still have the label, because a user has set
+    /// it, too.
     given_up: BTreeSet<String>,
     is_listed: bool,
 }
