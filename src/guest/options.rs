@@ -18,7 +18,7 @@ pub struct Options {
     /// Network program of the initramfs.
     pub renderer: Renderer,
     /// Kernel arguments of the distribution for a machine that has no drive, or whose drive configures nothing. `Err`:
-    /// the reason why these arguments are invalid, or required and missing. It matters only if the run needs them.
+    /// the reason why these arguments are invalid, or required and missing. Only a run that needs them then fails.
     pub default_value: Result<Option<DefaultValue>, String>,
     /// How the run handles an invalid document.
     pub on_error: OnError,

@@ -149,8 +149,8 @@ impl Search<'_> {
     /// 1. A drive with the uuid of the machine, as soon as it appears. Small devices are read before large devices, even
     ///    if their drivers must be loaded first, because a large device may take minutes to answer.
     /// 2. A drive whose uuid does not show to which machine the drive belongs: after all drivers have been requested. If
-    ///    the machine's own drive has the uuid of the machine, at the end of the wait, because the own drive may still
-    ///    appear.
+    ///    this drive lacks a uuid that the machine's own drive must have, only at the end of the wait, because the own
+    ///    drive may still appear.
     /// 3. A drive of another machine, at the end of the wait and only with [`Search::any_drive`].
     ///
     /// On a machine of unknown platform, the search takes no drive that it would take only at the end of the wait.

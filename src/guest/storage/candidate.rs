@@ -61,7 +61,7 @@ pub(super) enum Which {
     MetaData,
 }
 
-/// Returns the metadata of a drive whose metadata is not used. The reason is logged, and becomes a diagnostic.
+/// Returns metadata with only a diagnostic, for a drive whose own metadata is not used. The reason is logged, too.
 pub(super) fn ignored_meta_data(device: &Path, reason: &dyn fmt::Display, expected: &str, log: &Logger) -> MetaData {
     warn!(log, "ignored the metadata of the drive"; "device" => %device.display(), "reason" => %reason);
     let diagnostic = Diagnostic::without_value(Severity::Warning, "document", &reason.to_string(), expected);
