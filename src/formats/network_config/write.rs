@@ -204,7 +204,7 @@ fn is_far(link: &Link, gateway: IpAddr) -> bool {
 }
 
 /// Gives every VLAN a name, because the key of a VLAN is its name. The name is from the document, or consists of the
-/// parent's name and the VLAN id, or of a number and the VLAN id. Also reports a name that two other links have.
+/// parent's name and the VLAN id, or of a number and the VLAN id. Also reports a name of two links that are not VLANs.
 fn name_vlans(links: &mut [Link], diagnostics: &mut Diagnostics) {
     let mut taken = BTreeSet::new();
     for link in links.iter().filter(|link| !matches!(link.kind, LinkKind::Vlan { .. })) {

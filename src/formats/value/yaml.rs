@@ -72,7 +72,7 @@ fn compose(document: &[u8], rules: Rules) -> Result<Composer, Diagnostic> {
     Ok(composer)
 }
 
-/// The first IPv6 address on a line that ends with a colon. YAML reads this colon as the end of a key.
+/// The first word on a line that is an IPv6 address and ends with a colon. YAML reads this colon as the end of a key.
 fn address_with_a_final_colon(document: &str, line: usize) -> Option<&str> {
     let line = document.lines().nth(line.checked_sub(1)?)?;
     let mut words = line.split([' ', ',', '{', '}', '[', ']']);
