@@ -32,8 +32,8 @@ use crate::network::{
 #[doc(hidden)]
 pub const PREFIXES: [&str; 2] = ["50-glowplug-", "51-glowplug-"];
 
-/// Matches a NIC, which has no kind, but no device of these kinds: such a device may have the MAC address of the NIC below
-/// it. The list lacks veth and tun, because the NICs of containers and of the tests have these kinds.
+/// Excludes all devices of these kinds, which may have the MAC address of the NIC below them. A NIC has no kind. The
+/// list lacks veth and tun, because the NICs of containers and of the tests have these kinds.
 const NIC: &str = "!bond bridge hsr ipvlan ipvtap macsec macvlan macvtap openvswitch team virt_wifi vlan";
 
 const ALPHABET: Alphabet =
@@ -165,12 +165,13 @@ impl Render<'_, '_> {
     /// Writes the conditions by which networkd finds the link.
     ///
     /// A VLAN has the MAC address of its parent. A bond or bridge has the MAC address of a member. So a MAC address
-    /// alone would also match devices that are not NICs. `Type=ether` would exclude some of them, only where udev runs.
+    /// alone would also match devices that are not NICs. `Type=ether` would exclude only some of these devices, and
+    /// only where udev runs.
     ///
     /// Some NICs change their MAC address, for example bond members. When networkd starts again in the real root, such
     /// a NIC no longer has its original address. So networkd finds such a NIC by its permanent address. Other NICs are
-    /// found by their current address, because some drivers (veth and tap) provide no permanent address. A device on a
-    /// NIC may also copy the permanent address.
+    /// found by their current address, because some drivers (veth and tap) provide no permanent address, and because a
+    /// device on a NIC may copy the permanent address.
     fn matching(&self, index: LinkIndex, text: &mut Text) {
         text.section("Match");
         let link = self.config.link(index);
