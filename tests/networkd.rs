@@ -58,8 +58,8 @@ fn the_file_of_a_pattern_applies_to_every_nic_that_it_matches() {
     cases::check_pattern(&QUIET, write, run_batch, |found, matched| found == matched);
 }
 
-/// A macvlan stands for every kind of device that has the MAC address of a NIC. The NIC is a veth, and the loopback
-/// interface is the only device here that has no kind, as a NIC of a virtual machine.
+/// A macvlan stands for every kind of device that has the MAC address of a NIC. The NIC of this test is a veth. Only
+/// the loopback interface has no kind here, as a NIC of a virtual machine has none.
 #[test]
 fn the_file_of_a_nic_does_not_apply_to_a_device_with_the_mac_address_of_the_nic() {
     let network = cases::meaning(

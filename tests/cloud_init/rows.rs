@@ -26,8 +26,8 @@ pub(crate) enum Undo {
     Understood(fn(&Value, &mut Value)),
     /// Changes the document, and then the meaning that cloud-init reads from it.
     Both(fn(&mut Value), fn(&Value, &mut Value)),
-    /// Gives cloud-init the values instead of the text. The function returns whether cloud-init's YAML parser reads the
-    /// text differently.
+    /// Gives cloud-init the values of the document instead of its text. The function returns whether cloud-init's YAML
+    /// parser reads the text differently.
     Text(fn(&str) -> bool),
 }
 

@@ -1,8 +1,8 @@
 //! Checks every diagnostic of a document with its exact text, and the result of the document.
 //!
-//! If the severity of a diagnostic depends on the use of the value, both severities have a case. No document leads to
-//! two of the diagnostics, so these two have no case: one is about a reference to a link that has become invalid after
-//! its check, the other about an illegal byte in the arguments.
+//! If the severity of a diagnostic depends on the use of the value, both severities have a case. Two diagnostics have
+//! no case, because no document leads to them: one is about a reference to a link that has become invalid after its
+//! check, the other about an illegal byte in the arguments.
 #![allow(clippy::unwrap_used, reason = "a helper of a test may fail the test")]
 
 mod damage;

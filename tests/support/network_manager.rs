@@ -40,7 +40,7 @@ struct Connection {
     values: BTreeMap<String, String>,
 }
 
-/// The NICs that `ifname=` renames, and the connections. A connection can refer to each of them.
+/// The names to which a connection can refer: those of NICs from `ifname=`, and those of other connections.
 struct Names<'a> {
     /// MAC addresses of NICs, by the name from `ifname=`.
     nics: BTreeMap<&'a str, String>,
