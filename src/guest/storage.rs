@@ -343,7 +343,7 @@ impl Search<'_> {
                 debug!(self.log, "the kernel did not mount the drive"; "device" => %device.display(), "reason" => %e);
                 return match in_process {
                     Err(ReadError::NeedsMount(file_system)) => {
-                        let what = "which of the units only glowplug-network-kargs may mount";
+                        let what = "which only the unit glowplug-network-kargs may mount";
                         Err(ReadError::io(format!("{file_system}, {what}"), e))
                     }
                     in_process => in_process,

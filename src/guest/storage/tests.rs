@@ -984,7 +984,7 @@ fn the_error_about_a_fat_drive_that_is_not_mounted_names_the_unit_that_mounts_an
     let machine = FakeMachine::unmountable(Some(OWN), Errno::EPERM);
     machine.device("vdb", fat());
     let expected = format!(
-        "reading config drive /dev/vdb: reading vfat, which of the units only glowplug-network-kargs may mount: {}",
+        "reading config drive /dev/vdb: reading vfat, which only the unit glowplug-network-kargs may mount: {}",
         io::Error::from(Errno::EPERM)
     );
     assert_eq!(machine.error(), expected);
