@@ -232,7 +232,7 @@ fn rejection<T>(webhook: &str, result: kube::Result<T>) -> (u16, String) {
 }
 
 #[tokio::test]
-async fn webhooks_reject_a_pool_with_a_member_of_a_later_version_and_its_new_machines() {
+async fn webhooks_reject_a_pool_that_has_a_member_of_a_later_version_and_new_machines_of_this_pool() {
     let (_server, cluster) = start_later_server("staticippools").await;
     let (installed, hosted) = (Installed::start(&cluster).await, Hosted::plain(&cluster).await);
     let spec = PoolSpec {

@@ -223,8 +223,8 @@ impl Machines {
     ///
     /// - An additional network with this name, with or without its namespace, is the result.
     /// - Without additional networks, the given name is the result.
-    /// - With several additional networks and without the network of pods, any other name is an error: two pools that
-    ///   share a network must have the same network name.
+    /// - With several additional networks and without the network of pods, any other name is an error: it does not tell
+    ///   which of these networks the pool is for, so pools that share a network could not be recognized.
     /// - Otherwise the result is the network of the first NIC: the first NIC has the addresses, and the enhancement
     ///   allows any name for its network.
     fn attachment(&self, network: &str) -> Result<String, &'static str> {

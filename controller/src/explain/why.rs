@@ -60,7 +60,7 @@ struct Facts {
 pub(super) struct Recording {
     /// UID of the KubevirtMachine. `None`: there is no KubevirtMachine, or the user has no right to read it.
     uid: Option<String>,
-    /// The addresses that the KubevirtMachine records.
+    /// The addresses that are recorded in the KubevirtMachine.
     addresses: BTreeSet<IpAddr>,
 }
 

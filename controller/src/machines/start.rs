@@ -253,8 +253,8 @@ impl Work<'_> {
     }
 }
 
-/// Whether a machine of a name holds an address or has a record without a lease, or a KubevirtMachine of another
-/// namespace holds an address for this name.
+/// Whether an address is held for the VirtualMachine of a name. Either a machine of this name holds it, or has a record
+/// of it without a lease, or a KubevirtMachine of another namespace holds it for the VirtualMachine.
 fn is_held(index: &KnownMachines, holders: &BTreeSet<Machine>, key: &Key) -> bool {
     let holders = holders.range(key.holder(HolderKind::default(), "")..);
     let mut of_name = holders.take_while(|holder| Key::of_machine(holder) == *key);

@@ -8,7 +8,7 @@ use glowplug::network::Family;
 
 use crate::cluster::key::{Key, PoolId};
 
-/// Maximum number of reported addresses of one family and network that can count in shares ([`Share`]) for one guest.
+/// For each guest, network and family: the maximum number of reported addresses that count in shares ([`Share`]).
 pub(super) const MOST_OF_GUEST: usize = 4;
 /// The size of a share is the number of all addresses of the family in the pool, divided by this number. A pool has a
 /// share for the namespace of a guest only if the pool does not serve this namespace, or also serves other namespaces.

@@ -268,7 +268,7 @@ impl Place {
             (3, "snapshot restored"),
             (3, "machine stopped"),
             (10, "machine started"),
-            (8, "machine with network data of a person created"),
+            (8, "machine created with network data that a person wrote"),
             (2, "machine created before its pool"),
             (2, "machine with a record created before its pool"),
             (2, "pool created after its machines"),
@@ -288,7 +288,7 @@ impl Place {
         let name = random.of(&names).cloned();
         match (operation, name) {
             ("machine created", _) if names.len() < MACHINES => self.want(Wanted::new(random)),
-            ("machine with network data of a person created", _) if names.len() < MACHINES => {
+            ("machine created with network data that a person wrote", _) if names.len() < MACHINES => {
                 let label = random.below(LABELS.len());
                 let Some(address) = self.free_address(label == 2, random).await else { return };
                 self.want(Wanted { own: Some(address), ..Wanted::with_label(label) });

@@ -763,7 +763,7 @@ fn labels_without_a_confirmation_add_a_machine_and_take_none_away() {
     let template =
         |namespace: &str| json!({"spec": {"virtualMachineTemplate": {"metadata": {"namespace": namespace}}}});
     let machine = |spec: Value| Some(object("KubevirtMachine", "m-1", spec));
-    // A machine that says where its VirtualMachine is has no guest elsewhere.
+    // A machine that names the namespace of its VirtualMachine has no guest in another namespace.
     for (machine, may_have_guest) in [
         (None, true),
         (machine(json!({})), true),

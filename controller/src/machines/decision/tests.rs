@@ -2219,7 +2219,7 @@ fn a_lease_without_names_of_secrets_is_kept_while_a_guest_may_read_a_secret_of_i
 }
 
 #[test]
-fn a_virtual_machine_older_than_the_next_kubevirt_machine_keeps_a_lease_without_secret_names() {
+fn a_virtual_machine_from_before_a_later_kubevirt_machine_of_its_name_keeps_a_lease_without_secret_names() {
     let proof = || Proof { secrets: BTreeSet::new(), machine: next_machine(), ..proof() };
     check(&[
         ("a reference", Proof { vm: referrer(Some(NAME)), ..proof() }, Check::Kept),

@@ -56,7 +56,7 @@ fn all_families_of_an_interface_come_from_one_pool() {
     let b = of("b", "10.0.0.20-10.0.0.21, 'fd00::b-fd00::c'");
     let mut allocator = allocator([a, b], []);
     assert_eq!(given(&mut allocator, &both("v"), 1), "10.0.0.10/24 fd00::a/64");
-    // The first pool has IPv4 addresses, but no IPv6 address.
+    // The first pool has free IPv4 addresses, but no free IPv6 address.
     assert_eq!(given(&mut allocator, &both("w"), 1), "10.0.0.20/24 fd00::b/64");
     assert_eq!(allocator.usage(at(1))["n/a"].families[0].free, 2);
     // A machine that holds an address of one family gets the address of the other family from the same pool, and waits

@@ -121,7 +121,7 @@ fn one_claim_reserves_at_most_16_addresses_without_a_lease() {
 }
 
 #[test]
-fn the_effect_of_a_record_follows_the_table_of_may_record() {
+fn a_record_becomes_a_lease_or_reserves_its_address_or_is_ignored_as_its_source_and_standing_require() {
     let one = of_namespace(
         "one",
         "n",
