@@ -273,7 +273,7 @@ fn attachments(spec: &Value, namespace: &str) -> Vec<Attachment> {
                 .as_u64()
                 .and_then(|index| index.try_into().ok())
                 .filter(|index| *index > 0),
-            mac: interface["macAddress"].as_str().and_then(parse_mac_address),
+            mac: interface["macAddress"].as_str().and_then(read_mac_address),
             is_sriov: interface["sriov"].is_object(),
         })
     };
@@ -339,6 +339,17 @@ pub(crate) fn interfaces(spec: &Value) -> impl Iterator<Item = (&str, Option<&st
         let address = interface["macAddress"].as_str().filter(|address| !address.is_empty());
         (interface["name"].as_str().unwrap_or_default(), address)
     })
+}
+
+/// Parses a MAC address in an object of KubeVirt. KubeVirt accepts the notations of Go's `net.ParseMAC`: pairs of hex
+/// digits, or groups of four, such as `0200.0010.0000`.
+pub(crate) fn read_mac_address(text: &str) -> Option<MacAddr> {
+    let groups: Vec<Option<(&str, &str)>> =
+        text.split('.').map(|group| group.split_at_checked(2).filter(|_| group.len() == 4)).collect();
+    match groups[..] {
+        [Some((a, b)), Some((c, d)), Some((e, f))] => parse_mac_address(&[a, b, c, d, e, f].join(":")),
+        _ => parse_mac_address(text),
+    }
 }
 
 /// Whether the instance of a template starts only when every interface has a MAC address.
@@ -522,6 +533,26 @@ mod tests {
             attachment(2, "storage", "clusters-c1/storage"),
         ];
         assert_eq!(machine(&spec).networks, expected);
+    }
+
+    #[test]
+    fn a_mac_address_has_every_notation_that_kubevirt_accepts() {
+        let address = MacAddr::new(2, 0, 0, 0x1a, 0, 0);
+        for text in ["02:00:00:1a:00:00", "02-00-00-1A-00-00", "0200.001a.0000", "0200.001A.0000"] {
+            assert_eq!(read_mac_address(text), Some(address), "{text}");
+        }
+        for text in [
+            "",
+            "0200.001a",
+            "0200.001a.00",
+            "0200.001a.000é",
+            "0200.001a.0000.0000",
+            "0200-001a-0000",
+            "02:0.001a.0000",
+            "0100.5e00.0001",
+        ] {
+            assert_eq!(read_mac_address(text), None, "{text}");
+        }
     }
 
     #[test]

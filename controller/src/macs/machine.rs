@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use glowplug::network::parse_mac_address;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 use pnet_base::MacAddr;
@@ -10,7 +9,7 @@ use pnet_base::MacAddr;
 use crate::cluster::object::Object;
 use crate::kinds::kubevirt_machine::has_left;
 use crate::kinds::mac_pool::MacPool;
-use crate::kinds::virtual_machine::{by_name, interfaces, items, requires_mac_addresses};
+use crate::kinds::virtual_machine::{by_name, interfaces, items, read_mac_address, requires_mac_addresses};
 
 /// A VirtualMachine with its MAC addresses.
 #[derive(Clone, Debug, PartialEq)]
@@ -69,7 +68,7 @@ impl Vm {
         let read = |(name, address): (&str, Option<&str>)| {
             let address = match address {
                 None => Address::Missing,
-                Some(text) => parse_mac_address(text).map_or(Address::Invalid, Address::Known),
+                Some(text) => read_mac_address(text).map_or(Address::Invalid, Address::Known),
             };
             (name.to_owned(), address)
         };
@@ -128,7 +127,7 @@ impl Guest {
         // a pool.
         let in_status = items(&status["interfaces"])
             .filter_map(|interface| Some((interface["name"].as_str()?, interface["mac"].as_str()?)));
-        let all = in_spec.chain(in_status).filter_map(|(name, address)| Some((name, parse_mac_address(address)?)));
+        let all = in_spec.chain(in_status).filter_map(|(name, address)| Some((name, read_mac_address(address)?)));
         let all: Vec<(&str, MacAddr)> = all.collect();
         let is_running = status["phase"] == "Running";
         let unique = all.iter().filter(|(name, _)| is_running && is_unique(name)).map(|(_, address)| *address);

@@ -218,6 +218,17 @@ fn an_address_that_a_machine_already_has_is_recorded_before_addresses_are_alloca
 }
 
 #[test]
+fn an_address_in_groups_of_four_digits_is_not_allocated_to_another_machine() {
+    let mut objects = objects();
+    objects.apply_vm(&vm("own", 2, &[("a", "0A00.0000.0000")]));
+    let (key, version, guest) = guest("other", "0a00.0000.0001");
+    objects.store_guest(key, version, guest);
+    objects.apply_vm(&vm("new", 1, &[("a", "")]));
+    let expected = ["record 0a:00:00:00:00:00 of p for own a", "record 0a:00:00:00:00:02 of p for new a"];
+    assert_eq!(actions(&objects), expected);
+}
+
+#[test]
 fn an_address_that_only_a_guest_uses_is_not_allocated() {
     let mut objects = objects();
     let (key, version, guest) = guest("other", "0a:00:00:00:00:00");
