@@ -39,8 +39,8 @@ use crate::kinds::network_data::{
     renewed,
 };
 use crate::kinds::virtual_machine::{
-    ASSIGNED_ANNOTATION, Attachment, CloudInit, CloudInitKind, LEFT_ALONE_ANNOTATION, Mark, NetworkData,
-    VirtualMachine, interfaces, requires_mac_addresses,
+    ASSIGNED_ANNOTATION, Attachment, CloudInit, CloudInitKind, LEFT_ALONE_ANNOTATION, MAC_ADDRESSES_LABEL, Mark,
+    NetworkData, VirtualMachine, interfaces, read_mac_address, requires_mac_addresses,
 };
 use crate::pools::selection::{MachinePool, Selected, Selection};
 
@@ -172,6 +172,7 @@ pub fn admit_change(old: &Object, new: &Object, selection: &Selection, name: &st
     }
     let (mut edit, mut warning) = (Edit::of(new)?, None);
     assign_mac_addresses(&mut edit, template);
+    put_back_mac_addresses(&mut edit, old_template, template);
     let [before, machine] = [old, new].map(|object| VirtualMachine::read(object.clone()));
     let (is_selected, selected) = match selection.of(&machine) {
         _ if machine.awaits_migration || (machine.is_left_alone() && before.secret().is_none()) => (false, Vec::new()),
@@ -230,7 +231,6 @@ pub fn admit_change(old: &Object, new: &Object, selection: &Selection, name: &st
             let label = if is_requested { renewed(secret) } else { ISSUED.to_owned() };
             let selected: Vec<Selected> = selected.into_iter().chain(kept.into_iter().flatten()).collect();
             apply(&mut edit, reference(&machine, &selected, secret, &label));
-            put_back_mac_addresses(&mut edit, old_template, template);
         }
         None => {
             if machine.secret().is_some() {
@@ -469,24 +469,35 @@ fn assign_mac_addresses(edit: &mut Edit, template: &Value) {
     edit.remove(&["spec", "template", "metadata", "annotations", ASSIGNED_ANNOTATION]);
 }
 
-/// Restores the MAC addresses of a MACPool in interfaces of the same name that have no MAC address now.
+/// Restores the MAC addresses of a MACPool in interfaces of the same name that have no MAC address now, and the label
+/// of their template. An address that another interface has now stays there.
 fn put_back_mac_addresses(edit: &mut Edit, old: &Value, new: &Value) {
+    let present: BTreeSet<MacAddr> =
+        interfaces(&new["spec"]).filter_map(|(_, address)| read_mac_address(address?)).collect();
     let mut known = BTreeMap::new();
     for (name, address) in interfaces(&old["spec"]).filter(|_| requires_mac_addresses(old)) {
-        known.entry(name).or_insert(address);
+        let is_present = address.and_then(read_mac_address).is_some_and(|address| present.contains(&address));
+        known.entry(name).or_insert(address.filter(|_| !is_present));
     }
-    set_mac_addresses(edit, new, |name| *known.get(name)?);
+    // If no address is missing, the user may have removed the label on purpose.
+    if set_mac_addresses(edit, new, |name| *known.get(name)?) && !requires_mac_addresses(new) {
+        let label = &old["metadata"]["labels"][MAC_ADDRESSES_LABEL];
+        edit.set(&["spec", "template", "metadata", "labels", MAC_ADDRESSES_LABEL], label.clone());
+    }
 }
 
 /// Writes a MAC address into each interface that has none. `address_of` returns the address for the name that KubeVirt
-/// uses for the interface.
-fn set_mac_addresses<'a>(edit: &mut Edit, template: &Value, address_of: impl Fn(&str) -> Option<&'a str>) {
+/// uses for the interface. Returns whether an address was written.
+fn set_mac_addresses<'a>(edit: &mut Edit, template: &Value, address_of: impl Fn(&str) -> Option<&'a str>) -> bool {
+    let mut is_written = false;
     for (index, (name, address)) in interfaces(&template["spec"]).enumerate() {
         if let Some(address) = address_of(name).filter(|_| address.is_none()) {
             let at = path(&["domain", "devices", "interfaces", &index.to_string(), "macAddress"]);
             edit.set(&at, json!(address));
+            is_written = true;
         }
     }
+    is_written
 }
 
 fn apply(edit: &mut Edit, members: Vec<(Vec<String>, Value)>) {
@@ -997,6 +1008,35 @@ mod tests {
         assert_eq!(mac(&changed(&old, &applied(&old), &pools).0), Value::Null);
         old["spec"]["template"]["metadata"]["labels"]["ipam.glowplug.dev/mac-addresses"] = json!("required");
         assert_eq!(mac(&changed(&old, &applied(&old), &pools).0), address);
+    }
+
+    #[test]
+    fn the_webhook_restores_the_mac_addresses_and_the_label_of_a_machine_without_network_data_of_the_controller() {
+        let label = json!({"labels": {(MAC_ADDRESSES_LABEL): "required"}});
+        let interface = |name: &str, address: &str| json!({"name": name, "macAddress": address});
+        let vm = |metadata: &Value, interfaces: Value, volumes: &Value| {
+            let mut vm = object(&json!({"domain": {"devices": {"interfaces": interfaces}}, "volumes": volumes}));
+            vm["spec"]["template"]["metadata"] = metadata.clone();
+            vm
+        };
+        let stored = json!([interface("iface1", "02:00:00:00:00:01"), interface("b", "02:00:00:00:00:02")]);
+        let (applied, pools) = (json!([interface("iface1", ""), {"name": "b"}]), [pool("p", &json!({}))]);
+        let own = json!([{"name": "x", "cloudInitNoCloud": {"networkData": "version: 2"}}]);
+        let without = json!([{"name": "x", "containerDisk": {"image": "x"}}]);
+        let drive = json!([{"name": "x", "cloudInitNoCloud": {"userData": "x"}}]);
+        for (volumes, pools) in [(&own, &pools[..]), (&without, &pools[..]), (&drive, &[])] {
+            let old = vm(&label, stored.clone(), volumes);
+            for metadata in [&label, &Value::Null] {
+                assert_eq!(changed(&old, &vm(metadata, applied.clone(), volumes), pools).0, old, "{volumes}");
+            }
+        }
+        let old = vm(&label, stored.clone(), &drive);
+        // An interface has the address of another one now.
+        let moved = vm(&label, json!([interface("iface1", "0200.0000.0002"), {"name": "b"}]), &drive);
+        assert_eq!(changed(&old, &moved, &[]).0, moved);
+        // The user removes only the label.
+        let without_label = vm(&json!({}), stored, &drive);
+        assert_eq!(changed(&old, &without_label, &[]).0, without_label);
     }
 
     #[test]
