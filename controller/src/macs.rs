@@ -41,6 +41,7 @@ use crate::cluster::clock::Clock;
 use crate::cluster::edit::pointer;
 use crate::cluster::events::{Events, reference};
 use crate::cluster::key::Key;
+use crate::cluster::newest::Progress;
 use crate::cluster::object::{Object, version_of};
 use crate::cluster::request::{Error, Refusal, ask, find, patch_version, stored};
 use crate::cluster::watch::{Change, Known, changes};
@@ -122,6 +123,9 @@ enum Fact {
     Guest(Key, u64, Box<Guest>),
     VmGone(Key, Option<u64>),
     GuestGone(Key, Option<u64>),
+    /// How far the watch of VirtualMachines has come. Follows the change that shows it.
+    VmProgress(Progress<Key>),
+    GuestProgress(Progress<Key>),
     Lease(Box<Event<Object>>),
 }
 
@@ -144,6 +148,7 @@ enum Pass {
 /// What a request has changed or read.
 enum Outcome {
     Vm(Object),
+    VmGone(Key),
     Lease(Object),
     LeaseGone(String),
     /// This version of the lease was the last one.
@@ -174,6 +179,7 @@ impl Observer {
             Change::Remove(key, version) => self.send(Fact::VmGone(key.clone(), *version)),
             Change::Lists | Change::Listed => {}
         }
+        change.progress().into_iter().for_each(|progress| self.send(Fact::VmProgress(progress)));
     }
 
     pub(crate) fn instance(&self, change: &Change) {
@@ -185,6 +191,7 @@ impl Observer {
             Change::Remove(key, version) => self.send(Fact::GuestGone(key.clone(), *version)),
             Change::Lists | Change::Listed => {}
         }
+        change.progress().into_iter().for_each(|progress| self.send(Fact::GuestProgress(progress)));
     }
 
     pub(crate) fn lease(&self, event: Event<Object>) {
@@ -294,6 +301,8 @@ impl Macs {
             Input::Fact(Fact::Guest(key, version, guest)) => return objects.store_guest(key, version, *guest),
             Input::Fact(Fact::VmGone(key, version)) => objects.remove_vm(&key, version),
             Input::Fact(Fact::GuestGone(key, version)) => objects.remove_guest(&key, version),
+            Input::Fact(Fact::VmProgress(progress)) => return objects.follow_vms(&progress),
+            Input::Fact(Fact::GuestProgress(progress)) => return objects.follow_guests(&progress),
             Input::Pool(Change::Lists) => return false,
             Input::Pool(Change::Listed) => self.is_listed[0] = true,
             Input::Pool(Change::Apply(object)) if self.scope.serves(&object.metadata) => {
@@ -390,7 +399,11 @@ impl Macs {
         let objects = &mut self.objects;
         match outcome {
             Outcome::Vm(object) => {
-                objects.apply_vm(&object);
+                objects.take_vm(&object);
+                true
+            }
+            Outcome::VmGone(key) => {
+                objects.forget_vm(&key);
                 true
             }
             Outcome::Lease(object) => objects.apply_lease(&object),
@@ -400,12 +413,8 @@ impl Macs {
             }
             Outcome::Machine(machine) => {
                 let [vm, instance] = *machine;
-                let is_news = vm.is_some_and(|object| objects.apply_vm(&object));
-                let store = |object: Object| {
-                    let (key, version) = (Key::of(&object.metadata), version_of(&object.metadata));
-                    objects.store_guest(key, version, Guest::read(&object))
-                };
-                is_news | instance.is_some_and(store)
+                let is_news = vm.is_some_and(|object| objects.take_vm(&object));
+                is_news | instance.is_some_and(|object| objects.take_guest(&object))
             }
             Outcome::Pool(object) => objects.apply_pool(object),
             Outcome::LeaseDeleted(..) | Outcome::Nothing => false,
@@ -523,7 +532,7 @@ impl Macs {
     ) -> Result<(Outcome, bool), Error> {
         let vms: Api<Object> = Api::namespaced_with(self.client.clone(), &key.namespace, &virtual_machines());
         let (vm, is_stored) = patch_version(&vms, &key.name, patch, tested.as_deref()).await?;
-        Ok((vm.map_or(Outcome::Nothing, Outcome::Vm), is_stored))
+        Ok((vm.map_or_else(|| Outcome::VmGone(key.clone()), Outcome::Vm), is_stored))
     }
 
     /// Stores a lease. `version` is the stored version that is replaced. `None`: there is no lease. Returns what the API
@@ -623,7 +632,7 @@ mod tests {
     use kube::client::Body;
 
     use super::*;
-    use crate::macs::plan::tests::{leased, objects, pool, vm};
+    use crate::macs::plan::tests::{instance, leased, objects, pool, vm};
 
     const LEASES: &str = "/apis/ipam.glowplug.dev/v1alpha1/staticipleases";
     const VMS: &str = "/apis/kubevirt.io/v1/namespaces/n/virtualmachines";
@@ -678,6 +687,56 @@ mod tests {
         Client::new(tower::service_fn(answer), "glowplug-system")
     }
 
+    /// Returns the task with the pool `p`, which has only this address, and its observer.
+    fn macs(server: &Arc<Mutex<Server>>, address: &str) -> (Macs, Observer) {
+        let clock = Clock::starting_at(Timestamp::UNIX_EPOCH);
+        let (mut macs, observer) = Macs::new(client(server), Arc::default(), Scope::default(), clock);
+        macs.objects = objects();
+        macs.objects.apply_pool(pool("p", &format!("{address}-{address}"), 2));
+        (macs, observer)
+    }
+
+    #[tokio::test]
+    async fn a_machine_and_an_instance_that_only_a_response_has_shown_are_gone_once_the_watches_have_passed_them() {
+        let address = "0a:00:00:00:00:00";
+        let (mut macs, observer) = macs(&Arc::default(), address);
+        let (vm, mut later) = (vm("w", 1, &[("a", address)]), vm("x", 2, &[("a", "")]));
+        later.metadata.resource_version = Some("6".to_owned());
+        let mut instance = instance(&[address]);
+        instance.metadata = vm.metadata.clone();
+        macs.note(Outcome::Machine(Box::new([Some(vm), Some(instance)])));
+        let mut learn = |changes: [Change; 3]| {
+            for change in changes {
+                observer.vm(&change);
+                observer.instance(&change);
+            }
+            while let Ok(fact) = macs.facts.try_recv() {
+                macs.learn(Input::Fact(fact));
+            }
+            let names = |keys: Vec<&Key>| keys.into_iter().map(|key| key.name.clone()).collect::<Vec<_>>();
+            let Objects { vms, guests, .. } = &macs.objects;
+            [names(vms.iter().map(|(key, _)| key).collect()), names(guests.iter().map(|(key, _)| key).collect())]
+        };
+        // An instance and a VirtualMachine of another name stand for all others: only their version counts here.
+        let later = || Change::Apply(later.clone());
+        assert_eq!(learn([Change::Lists, later(), Change::Listed]), [["x"], ["x"]]);
+    }
+
+    #[tokio::test]
+    async fn a_machine_that_does_not_exist_any_more_is_patched_once_and_its_address_is_released() {
+        let address = "0a:00:00:00:00:00";
+        let lease = leased(address, "w", None);
+        let path = format!("{LEASES}/{}", lease.metadata.name.as_deref().unwrap());
+        let server = Arc::new(Mutex::new(Server { objects: [(path, json!(lease))].into(), stored: Vec::new() }));
+        let (mut macs, _observer) = macs(&server, address);
+        macs.objects.apply_lease(&lease);
+        macs.objects.apply_vm(&vm("w", 1, &[("a", "")]));
+        for _ in 0..3 {
+            macs.pass().await;
+        }
+        assert_eq!(server.lock().unwrap().stored, [format!("{address} released by uid-w")]);
+    }
+
     #[tokio::test]
     async fn a_restored_machine_keeps_its_address_although_no_watch_has_reported_the_machine_yet() {
         let address = "0a:00:00:00:00:00";
@@ -687,10 +746,7 @@ mod tests {
         let path = format!("{LEASES}/{}", lease.metadata.name.as_deref().unwrap());
         let stored = [(path, json!(lease)), (format!("{VMS}/w"), json!(restored))];
         let server = Arc::new(Mutex::new(Server { objects: stored.into(), stored: Vec::new() }));
-        let (mut macs, _observer) =
-            Macs::new(client(&server), Arc::default(), Scope::default(), Clock::starting_at(Timestamp::UNIX_EPOCH));
-        macs.objects = objects();
-        macs.objects.apply_pool(pool("p", &format!("{address}-{address}"), 2));
+        let (mut macs, _observer) = macs(&server, address);
         macs.objects.apply_lease(&lease);
         macs.objects.apply_vm(&vm("x", 1, &[("a", "")]));
         for _ in 0..5 {

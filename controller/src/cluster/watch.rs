@@ -132,7 +132,7 @@ impl Change {
     }
 
     /// Returns how far the watch has come, as this change shows it. `None`: the change does not show it.
-    fn progress(&self) -> Option<Progress<Key>> {
+    pub(crate) fn progress(&self) -> Option<Progress<Key>> {
         match self {
             Self::Apply(object) => Some(Progress::Reported(key(object), version_of(&object.metadata))),
             Self::Remove(key, version) => version.map(|version| Progress::Reported(key.clone(), version)),

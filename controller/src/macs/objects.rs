@@ -9,7 +9,7 @@ use k8s_openapi::jiff::Timestamp;
 use pnet_base::MacAddr;
 
 use crate::cluster::key::Key;
-use crate::cluster::newest::Newest;
+use crate::cluster::newest::{Newest, Progress};
 use crate::cluster::object::{Object, version_of};
 use crate::cluster::request::one_line;
 use crate::kinds::mac_pool::{MAC_NETWORK, MacPool, MacPoolSpec, MacPoolStatus, parse_mac_lease_name};
@@ -88,6 +88,51 @@ impl Objects {
         let is_due = store(&mut self.guests, key.clone(), version, guest, Guest::eq);
         self.migrated.extend(migrated.into_iter().filter(|_| is_due).map(|address| (key.clone(), address)));
         is_due
+    }
+
+    /// Stores a VirtualMachine of a response, in the same way as [`Objects::apply_vm`]. The watch may report it later.
+    pub(super) fn take_vm(&mut self, object: &Object) -> bool {
+        let key = Key::of(&object.metadata);
+        let is_unknown = self.vms.version(&key).is_none();
+        let is_due = self.apply_vm(object);
+        if is_unknown {
+            self.vms.expect(&key);
+        }
+        is_due
+    }
+
+    /// Removes a VirtualMachine that a request did not find. The watch reports the deletion later.
+    pub(super) fn forget_vm(&mut self, key: &Key) {
+        if let Some(version) = self.vms.version(key) {
+            self.vms.forget(key, version);
+            self.awaiting.remove(key);
+        }
+    }
+
+    /// Stores an instance of a response. The watch may report it later. Returns whether this may affect a decision.
+    pub(super) fn take_guest(&mut self, object: &Object) -> bool {
+        let (key, version) = (Key::of(&object.metadata), version_of(&object.metadata));
+        let is_unknown = self.guests.version(&key).is_none();
+        let is_due = self.store_guest(key.clone(), version, Guest::read(object));
+        if is_unknown {
+            self.guests.expect(&key);
+        }
+        is_due
+    }
+
+    /// Notes how far the watch of VirtualMachines has come. Removes the VirtualMachines that the watch should have
+    /// reported by now and has not reported. Returns whether there are any.
+    pub(super) fn follow_vms(&mut self, progress: &Progress<Key>) -> bool {
+        let gone = self.vms.follow(progress);
+        gone.iter().for_each(|key| self.remove_vm(key, None));
+        !gone.is_empty()
+    }
+
+    /// Notes how far the watch of instances has come, in the same way as [`Objects::follow_vms`].
+    pub(super) fn follow_guests(&mut self, progress: &Progress<Key>) -> bool {
+        let gone = self.guests.follow(progress);
+        gone.iter().for_each(|key| self.remove_guest(key, None));
+        !gone.is_empty()
     }
 
     /// Removes a VirtualMachine that a watch reports as deleted at `version`. If `version` is `None`, a list no longer

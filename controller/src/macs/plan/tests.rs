@@ -49,7 +49,7 @@ fn guest(name: &str, address: &str) -> (Key, u64, Guest) {
 }
 
 /// A running instance. It has one interface on a network attachment definition for each of these addresses.
-fn instance(addresses: &[&str]) -> Object {
+pub(in crate::macs) fn instance(addresses: &[&str]) -> Object {
     let names: Vec<String> = (0..addresses.len()).map(|at| format!("net{at}")).collect();
     let interface = |(name, address): (&String, &&str)| json!({"name": name, "bridge": {}, "macAddress": address});
     let interfaces: Vec<Value> = names.iter().zip(addresses).map(interface).collect();
