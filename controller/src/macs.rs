@@ -52,7 +52,6 @@ use crate::macs::machine::{Guest, Vm};
 use crate::macs::migrated::{held, not_held, release};
 use crate::macs::objects::{Objects, read_lease};
 use crate::macs::plan::{Action, Plan, Subject};
-use crate::macs::status::names;
 use crate::metrics::Metrics;
 use crate::pools::facts::Scope;
 use crate::repeated::Repeated;
@@ -65,6 +64,8 @@ const PAUSES: BackOff = BackOff::new(Duration::from_secs(1), Duration::from_secs
 const BEHIND: Duration = Duration::from_secs(1);
 /// Longest time between two decisions while leases are deleted.
 const DELETING: Duration = Duration::from_secs(1);
+/// Longest time between two decisions while too many events wait to be published.
+const UNPUBLISHED: Duration = Duration::from_secs(1);
 /// Shortest pause between the first of several changes and the decision about them.
 const BETWEEN: Duration = Duration::from_millis(50);
 /// Ratio of the pause before a decision to the duration of the last decision. If there is a pool or a lease, each
@@ -97,11 +98,11 @@ pub struct Macs {
     leases: Known,
     /// Whether the lists of pools and of leases are complete.
     is_listed: [bool; 2],
-    /// For each waiting machine, the reason that was last reported.
+    /// For each waiting machine, the reason in its last event.
     waiting: BTreeMap<Key, (&'static str, String)>,
-    /// For each address with a collision, the machines that were last reported.
-    collisions: BTreeMap<MacAddr, BTreeSet<Key>>,
-    /// For each machine, the addresses that were last reported as not held for its migrated guest.
+    /// The machines that have an event about another machine with this address.
+    collisions: BTreeMap<(MacAddr, Key), ()>,
+    /// For each machine, the addresses in its last event about addresses that are not held for its migrated guest.
     not_held: BTreeMap<Key, BTreeSet<MacAddr>>,
     /// The machines, addresses and pools whose last request failed.
     postponed: Postponed<Subject>,
@@ -342,7 +343,7 @@ impl Macs {
         self.objects.set_aside.retain(is_postponed);
         let mut plan = self.objects.plan(self.clock.now());
         self.took = began.elapsed();
-        self.report(&plan);
+        let is_published = self.report(&plan);
         let statuses = std::mem::take(&mut plan.statuses).into_iter();
         let statuses = statuses.map(|(pool, patch)| Action::Report { pool, patch });
         let actions: Vec<(Subject, Action)> =
@@ -356,7 +357,8 @@ impl Macs {
         let due = actions.into_iter().filter(|(subject, _)| this.postponed.is_due(subject, began));
         let answers = stream::iter(due).map(async |(subject, action)| (subject, this.apply(action).await));
         let answers: Vec<(Subject, Result<Outcome, Error>)> = answers.buffer_unordered(IN_FLIGHT).collect().await;
-        let (mut has_changed, mut is_behind, mut again) = (false, false, AGAIN);
+        let (mut has_changed, mut is_behind) = (false, false);
+        let mut again = if is_published { AGAIN } else { UNPUBLISHED };
         let mut errors: BTreeMap<Subject, Option<Error>> = BTreeMap::new();
         for (subject, answer) in answers {
             let error = errors.entry(subject).or_default();
@@ -428,8 +430,9 @@ impl Macs {
             (Subject::Machine(key), Error::Request(kube::Error::Api(_))) => {
                 if self.refused.get(&subject) != Some(&text) {
                     let note = format!("Could not store the MAC addresses of the machine: {text}");
-                    self.publish(key, EventType::Warning, "MACAddressRefused", &note);
-                    self.refused.insert(subject, text);
+                    if self.publish(key, EventType::Warning, "MACAddressRefused", &note) {
+                        self.refused.insert(subject, text);
+                    }
                 }
             }
             _ => {
@@ -440,30 +443,27 @@ impl Macs {
         }
     }
 
-    /// Publishes the events, the metrics and the namespaces of a plan.
-    fn report(&mut self, plan: &Plan) {
-        for (key, notice) in &plan.waiting {
-            if self.waiting.get(key) != Some(notice) {
-                let (reason, note) = notice;
-                self.publish(key, EventType::Warning, reason, note);
-            }
-        }
-        self.waiting.clone_from(&plan.waiting);
-        for (address, keys) in &plan.collisions {
-            if self.collisions.get(address) != Some(keys) {
-                let note = format!("{address}: machines {} run with this MAC address", names(keys.iter()));
-                for key in keys {
-                    self.publish(key, EventType::Warning, "MACAddressConflict", &note);
-                }
-            }
-        }
-        self.collisions.clone_from(&plan.collisions);
-        for (key, addresses) in &plan.not_held {
-            if self.not_held.get(key) != Some(addresses) {
-                self.publish(key, EventType::Warning, "MACAddressNotHeld", &not_held(addresses));
-            }
-        }
-        self.not_held.clone_from(&plan.not_held);
+    /// Publishes the events, the metrics and the namespaces of a plan. Returns `false` if too many events wait: the next
+    /// decision publishes the others.
+    fn report(&mut self, plan: &Plan) -> bool {
+        let (mut waiting, mut not_held_before) =
+            (std::mem::take(&mut self.waiting), std::mem::take(&mut self.not_held));
+        let mut collisions = std::mem::take(&mut self.collisions);
+        let warn = |key: &Key, reason: &str, note: &str| self.publish(key, EventType::Warning, reason, note);
+        let mut is_published = publish_news(&mut waiting, &plan.waiting, |key, (reason, note)| warn(key, reason, note));
+        // A machine has one event for each address. With an event about each other machine, the number of events would
+        // grow with the square of the machines.
+        let members = plan.collisions.iter().flat_map(|(address, keys)| keys.iter().map(|key| (*address, key.clone())));
+        let members = members.map(|member| (member, ())).collect();
+        is_published &= publish_news(&mut collisions, &members, |(address, key), ()| {
+            let other = plan.collisions.get(address).and_then(|keys| keys.iter().find(|other| *other != key));
+            let other = other.map(ToString::to_string).unwrap_or_default();
+            warn(key, "MACAddressConflict", &format!("{address}: machine {other} runs with this MAC address, too"))
+        });
+        is_published &= publish_news(&mut not_held_before, &plan.not_held, |key, addresses| {
+            warn(key, "MACAddressNotHeld", &not_held(addresses))
+        });
+        (self.waiting, self.collisions, self.not_held) = (waiting, collisions, not_held_before);
         let collisions = plan.collisions.iter().map(|(address, keys)| (*address, keys.len()));
         let counts = plan.counts.iter().map(|(pool, count)| (pool.as_str(), *count));
         self.metrics.set_macs(collisions, counts, plan.unreadable);
@@ -472,6 +472,7 @@ impl Macs {
             *known = Some(plan.namespaces.clone());
             is_new
         });
+        is_published
     }
 
     async fn apply(&self, action: Action) -> Result<Outcome, Error> {
@@ -612,15 +613,30 @@ impl Macs {
         Api::all_with(self.client.clone(), &ApiResource::erase::<StaticIPLease>(&()))
     }
 
-    fn publish(&self, key: &Key, type_: EventType, reason: &str, note: &str) {
+    /// Publishes an event of a machine. Returns `false` if too many events wait.
+    fn publish(&self, key: &Key, type_: EventType, reason: &str, note: &str) -> bool {
         match type_ {
             EventType::Normal => tracing::info!(machine = %key, reason, "{note}"),
             EventType::Warning => tracing::warn!(machine = %key, reason, "{note}"),
         }
         let uid = self.objects.vm(key).map(|vm| vm.uid().to_owned());
         let object = reference(&virtual_machines(), Some(key.namespace.clone()), key.name.clone(), uid);
-        self.events.publish(object, type_, reason, note);
+        self.events.publish(object, type_, reason, note)
     }
+}
+
+/// Publishes what is in `now` and not in `published`, and notes it there. Removes from `published` what is not in `now`.
+/// `publish` returns whether it has published a value. Returns whether everything in `now` is published.
+fn publish_news<K: Clone + Ord, V: Clone + PartialEq>(
+    published: &mut BTreeMap<K, V>,
+    now: &BTreeMap<K, V>,
+    publish: impl Fn(&K, &V) -> bool,
+) -> bool {
+    published.retain(|key, value| now.get(key) == Some(value));
+    let news = now.iter().filter(|(key, value)| !published.contains_key(key) && publish(key, value));
+    let news: Vec<(K, V)> = news.map(|(key, value)| (key.clone(), value.clone())).collect();
+    published.extend(news);
+    published.len() == now.len()
 }
 
 #[cfg(test)]
@@ -635,13 +651,15 @@ mod tests {
     use crate::macs::plan::tests::{instance, leased, objects, pool, vm};
 
     const LEASES: &str = "/apis/ipam.glowplug.dev/v1alpha1/staticipleases";
+    const EVENTS: &str = "/apis/events.k8s.io/v1/namespaces/n/events";
     const VMS: &str = "/apis/kubevirt.io/v1/namespaces/n/virtualmachines";
 
-    /// The objects of an API server, by path, and the holders of the leases that were stored.
+    /// The objects of an API server, by path, the holders of the leases that were stored, and the notes of all events.
     #[derive(Default)]
     struct Server {
         objects: BTreeMap<String, Value>,
         stored: Vec<String>,
+        notes: Vec<String>,
     }
 
     impl Server {
@@ -654,6 +672,10 @@ mod tests {
                 }
                 _ => (path.to_owned(), path.rsplit('/').next().into()),
             };
+            if path.starts_with(EVENTS) {
+                let event: Value = serde_json::from_slice(body).unwrap();
+                self.notes.push(format!("{}: {}", event["regarding"]["name"], event["note"]).replace('"', ""));
+            }
             if path.starts_with(LEASES) && matches!(*method, Method::POST | Method::PUT) {
                 let mut lease: Value = serde_json::from_slice(body).unwrap();
                 let (spec, version) = (&lease["spec"], 100 + self.stored.len());
@@ -727,7 +749,7 @@ mod tests {
         let address = "0a:00:00:00:00:00";
         let lease = leased(address, "w", None);
         let path = format!("{LEASES}/{}", lease.metadata.name.as_deref().unwrap());
-        let server = Arc::new(Mutex::new(Server { objects: [(path, json!(lease))].into(), stored: Vec::new() }));
+        let server = Arc::new(Mutex::new(Server { objects: [(path, json!(lease))].into(), ..Server::default() }));
         let (mut macs, _observer) = macs(&server, address);
         macs.objects.apply_lease(&lease);
         macs.objects.apply_vm(&vm("w", 1, &[("a", "")]));
@@ -738,6 +760,50 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn each_guest_with_the_mac_address_of_other_guests_has_one_event() {
+        let server = Arc::<Mutex<Server>>::default();
+        let (mut macs, _observer) = macs(&server, "0a:00:00:00:00:00");
+        for (version, name) in [(5, "a"), (6, "b"), (7, "c"), (8, "d")] {
+            let key = Key { namespace: "n".to_owned(), name: name.to_owned() };
+            macs.objects.store_guest(key, version, Guest::read(&instance(&["52:54:00:00:00:01"])));
+            let plan = macs.objects.plan(Timestamp::UNIX_EPOCH);
+            assert!(macs.report(&plan));
+        }
+        let end = Key { namespace: "n".to_owned(), name: "end".to_owned() };
+        macs.publish(&end, EventType::Normal, "End", "end");
+        let notes = || server.lock().unwrap().notes.clone();
+        while notes().last().is_none_or(|note| note != "end: end") {
+            tokio::task::yield_now().await;
+        }
+        let note =
+            |(name, other)| format!("{name}: 52:54:00:00:00:01: machine n/{other} runs with this MAC address, too");
+        let expected = [("a", "b"), ("b", "a"), ("c", "a"), ("d", "a")].map(note);
+        assert_eq!(notes()[..4], expected);
+        assert_eq!(notes()[4..], ["end: end"]);
+    }
+
+    #[test]
+    fn an_event_that_could_not_be_published_is_published_later_and_once() {
+        let mut published = BTreeMap::new();
+        let mut publish = |now: &[(&'static str, u8)], most: usize| {
+            let notes = std::cell::RefCell::new(Vec::new());
+            let now = now.iter().copied().collect();
+            let is_published = publish_news(&mut published, &now, |name, note| {
+                let has_room = notes.borrow().len() < most;
+                notes.borrow_mut().extend(has_room.then_some((*name, *note)));
+                has_room
+            });
+            (is_published, notes.into_inner())
+        };
+        assert_eq!(publish(&[("a", 1), ("b", 1)], 1), (false, vec![("a", 1)]));
+        assert_eq!(publish(&[("a", 1), ("b", 1)], 0), (false, vec![]));
+        assert_eq!(publish(&[("a", 1), ("b", 1)], 1), (true, vec![("b", 1)]));
+        assert_eq!(publish(&[("a", 2), ("b", 1)], 9), (true, vec![("a", 2)]));
+        assert_eq!(publish(&[("b", 1)], 9), (true, vec![]));
+        assert_eq!(publish(&[("a", 2), ("b", 1)], 9), (true, vec![("a", 2)]));
+    }
+
+    #[tokio::test]
     async fn a_restored_machine_keeps_its_address_although_no_watch_has_reported_the_machine_yet() {
         let address = "0a:00:00:00:00:00";
         let lease = leased(address, "w", None);
@@ -745,7 +811,7 @@ mod tests {
         restored.metadata.uid = Some("uid-2".to_owned());
         let path = format!("{LEASES}/{}", lease.metadata.name.as_deref().unwrap());
         let stored = [(path, json!(lease)), (format!("{VMS}/w"), json!(restored))];
-        let server = Arc::new(Mutex::new(Server { objects: stored.into(), stored: Vec::new() }));
+        let server = Arc::new(Mutex::new(Server { objects: stored.into(), ..Server::default() }));
         let (mut macs, _observer) = macs(&server, address);
         macs.objects.apply_lease(&lease);
         macs.objects.apply_vm(&vm("x", 1, &[("a", "")]));

@@ -43,12 +43,16 @@ const MEMBERS: [&str; 7] =
 pub(crate) fn unreadable_leases<'l, A: Display>(
     leases: impl IntoIterator<Item = (A, &'l str, &'l str)>,
 ) -> Option<String> {
-    let mut leases = leases.into_iter();
-    let line = |(address, name, reason)| unreadable_lease(&address, name, reason);
-    let mut lines: Vec<String> = leases.by_ref().take(MOST_LINES).map(line).collect();
-    let others = leases.count();
-    lines.extend((others > 0).then(|| format!("and {others} more")));
-    (!lines.is_empty()).then(|| lines.join("\n"))
+    message_of(leases.into_iter().map(|(address, name, reason)| unreadable_lease(&address, name, reason)))
+}
+
+/// Returns a message with the first [`MOST_LINES`] lines, and the number of the others. `None`: there are no lines.
+pub(crate) fn message_of(lines: impl IntoIterator<Item = String>) -> Option<String> {
+    let mut lines = lines.into_iter();
+    let mut first: Vec<String> = lines.by_ref().take(MOST_LINES).collect();
+    let others = lines.count();
+    first.extend((others > 0).then(|| format!("and {others} more")));
+    (!first.is_empty()).then(|| first.join("\n"))
 }
 
 /// Returns the message about an unreadable lease.

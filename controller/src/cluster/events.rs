@@ -69,8 +69,9 @@ impl Events {
     }
 
     /// Publishes an event about an object. Events with the same note within six minutes become one series. An event
-    /// with another note is a new event. A note that is too long for the API server is truncated.
-    pub fn publish(&self, object: ObjectReference, type_: EventType, reason: &str, note: &str) {
+    /// with another note is a new event. A note that is too long for the API server is truncated. Returns `false` if too
+    /// many events wait, so that this event is only logged.
+    pub fn publish(&self, object: ObjectReference, type_: EventType, reason: &str, note: &str) -> bool {
         let end = (0..=MAX_NOTE.min(note.len())).rev().find(|end| note.is_char_boundary(*end));
         let event = Event {
             type_,
@@ -79,9 +80,11 @@ impl Events {
             action: "Allocate".to_owned(),
             secondary: None,
         };
-        if let Err(mpsc::error::TrySendError::Full((event, object))) = self.0.try_send((event, object)) {
-            warn(&self.1, &event, &object, "too many events wait");
+        let sent = self.0.try_send((event, object));
+        if let Err(mpsc::error::TrySendError::Full((event, object))) = &sent {
+            warn(&self.1, event, object, "too many events wait");
         }
+        sent.is_ok()
     }
 }
 
@@ -127,6 +130,17 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[tokio::test]
+    async fn the_caller_learns_that_too_many_events_wait() {
+        // The task that publishes does not run before this test waits.
+        let service = tower::service_fn(async |_: http::Request<kube::client::Body>| {
+            Ok::<_, tower::BoxError>(http::Response::new(kube::client::Body::empty()))
+        });
+        let events = Events::start(Client::new(service, "n"));
+        let publish = || events.publish(ObjectReference::default(), EventType::Normal, "Reason", "note");
+        assert_eq!((0..=QUEUE).filter(|_| publish()).count(), QUEUE);
+    }
 
     #[test]
     fn a_failed_event_in_a_namespace_that_is_being_deleted_causes_no_warning() {

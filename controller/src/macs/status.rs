@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::cluster::conditions::{
     DAMAGED_LEASES, DELETING, DUPLICATE_RECORDS, EARLIER_SCHEMA, INVALID_SPEC, SCHEMA_VIOLATED, UNREADABLE_LEASES,
-    condition, stalled, unreadable_leases,
+    condition, message_of, stalled, unreadable_leases,
 };
 use crate::cluster::key::Key;
 use crate::kinds::mac_pool::{MacPool, MacPoolStatus, mac_lease_name};
@@ -47,11 +47,10 @@ impl Objects {
         for (address, key) in of_used.chain(running).filter(|(address, _)| of_pool(address)) {
             shared.entry(address).or_default().insert(key);
         }
-        let shared: Vec<String> = shared
-            .iter()
-            .map(|(address, keys)| format!("{address}: machines {} have this address", names(keys.iter().copied())))
-            .collect();
-        let shared = shared.join("\n");
+        let shared =
+            message_of(shared.iter().map(|(address, keys)| {
+                format!("{address}: machines {} have this address", names(keys.iter().copied()))
+            }));
         let total = pool.pool.as_ref().map_or(0, MacPool::total);
         let count = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
         let used = u64::try_from(taken.len()).unwrap_or(u64::MAX);
@@ -62,9 +61,9 @@ impl Objects {
             Ok(_) if waiting > 0 => ("True", "TooFewFreeAddresses", "A machine needs more addresses than are free"),
             Ok(_) => ("False", "FreeAddresses", "The pool has free addresses"),
         };
-        let duplicates = match shared.as_str() {
-            "" => ("False", "NoDuplicates", "Every address has at most one machine"),
-            lines => ("True", "ConflictingRecords", lines),
+        let duplicates = match shared.as_deref() {
+            None => ("False", "NoDuplicates", "Every address has at most one machine"),
+            Some(lines) => ("True", "ConflictingRecords", lines),
         };
         let damaged = self.unreadable().filter(|(address, _)| of_pool(address));
         let damaged: Vec<_> = damaged.map(|(address, reason)| (*address, mac_lease_name(*address), reason)).collect();
@@ -101,7 +100,7 @@ impl Objects {
 }
 
 /// Returns the names of at most five machines for a message, and the number of the others.
-pub(super) fn names<'k>(keys: impl ExactSizeIterator<Item = &'k Key>) -> String {
+fn names<'k>(keys: impl ExactSizeIterator<Item = &'k Key>) -> String {
     let all = keys.len();
     let named: Vec<String> = keys.take(5).map(ToString::to_string).collect();
     match all.saturating_sub(named.len()) {

@@ -688,6 +688,22 @@ fn the_metrics_count_each_valid_mac_pool_even_if_its_status_does_not_change() {
 }
 
 #[test]
+fn the_condition_about_duplicate_addresses_has_at_most_twenty_lines() {
+    let mut objects = wide();
+    let all = of_wide(0..22);
+    let texts: Vec<&str> = all.iter().map(String::as_str).collect();
+    for name in ["x", "y"] {
+        objects.store_guest(key(name), 5, Guest::read(&instance(&texts)));
+    }
+    let plan = objects.plan(NOW);
+    let conditions = plan.statuses["p"]["status"]["conditions"].as_array().unwrap();
+    let condition = conditions.iter().find(|condition| condition["type"] == "DuplicateRecords").unwrap();
+    let lines = all.iter().take(20).map(|address| format!("{address}: machines n/x and n/y have this address"));
+    let lines: Vec<String> = lines.chain(["and 2 more".to_owned()]).collect();
+    assert_eq!(condition["message"], lines.join("\n"));
+}
+
+#[test]
 fn running_guests_with_the_same_mac_address_are_a_collision() {
     let mut objects = objects();
     for name in ["x", "y"] {

@@ -256,8 +256,9 @@ pub async fn two_guests_with_one_mac_address_are_reported(cluster: &Cluster) {
         place.until_running(name).await;
     }
     let machines = format!("{0}/one and {0}/two", place.namespace);
-    let note = format!("0a:00:00:00:04:05: machines {machines} run with this MAC address");
-    for name in ["one", "two"] {
+    for (name, other) in [("one", "two"), ("two", "one")] {
+        let other = format!("{}/{other}", place.namespace);
+        let note = format!("0a:00:00:00:04:05: machine {other} runs with this MAC address, too");
         assert_eq!(place.until_event(name, "MACAddressConflict").await, note);
     }
     let message = poll("the condition of the pool", async || {
