@@ -34,7 +34,7 @@ use kube::runtime::watcher::Event;
 use kube::{Api, Client};
 use pnet_base::MacAddr;
 use serde_json::{Value, json};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::cluster::backoff::{BackOff, Postponed};
@@ -59,6 +59,10 @@ use crate::repeated::Repeated;
 
 /// Maximum number of concurrent writes.
 const IN_FLIGHT: usize = 32;
+/// Maximum number of concurrent writes for the machines of one namespace: the webhooks of its users may take long.
+const OF_NAMESPACE: usize = 8;
+/// Longest time in which a pass sends requests. All other requests belong to the next decision.
+const SENDING: Duration = Duration::from_secs(1);
 /// Pauses before the next request about a machine, an address or a pool, after a failure.
 const PAUSES: BackOff = BackOff::new(Duration::from_secs(1), Duration::from_secs(30));
 /// Pause before the next decision while the API server has newer objects.
@@ -109,6 +113,8 @@ pub struct Macs {
     postponed: Postponed<Subject>,
     /// For each of these machines, the answer of the API server that was last reported.
     refused: BTreeMap<Subject, String>,
+    /// The namespace whose requests the next pass sends first.
+    turn: String,
     /// Limits the log lines about failed requests.
     lines: Repeated,
     namespaces: watch::Sender<Option<BTreeSet<String>>>,
@@ -231,6 +237,7 @@ impl Macs {
             not_held: BTreeMap::new(),
             postponed: Postponed::new(PAUSES),
             refused: BTreeMap::new(),
+            turn: String::new(),
             lines: Repeated::default(),
             namespaces: watch::Sender::default(),
         };
@@ -354,14 +361,19 @@ impl Macs {
         self.postponed.retain(|subject| wanted.contains(subject));
         self.refused.retain(|subject, _| wanted.contains(subject));
 
-        let this = &*self;
-        let due = actions.into_iter().filter(|(subject, _)| this.postponed.is_due(subject, began));
-        let answers = stream::iter(due).map(async |(subject, action)| (subject, this.apply(action).await));
-        let answers: Vec<(Subject, Result<Outcome, Error>)> = answers.buffer_unordered(IN_FLIGHT).collect().await;
+        let due = actions.into_iter().filter(|(subject, _)| self.postponed.is_due(subject, began));
+        let answers = self.send(due).await;
         let (mut has_changed, mut is_behind) = (false, false);
+        // The namespaces with requests that were sent, and that were not.
+        let (mut sent, mut unsent) = (BTreeSet::new(), BTreeSet::new());
         let mut again = if is_published { AGAIN } else { UNPUBLISHED };
         let mut errors: BTreeMap<Subject, Option<Error>> = BTreeMap::new();
-        for (subject, answer) in answers {
+        for (namespace, answer) in answers {
+            let Some((subject, answer)) = answer else {
+                unsent.insert(namespace);
+                continue;
+            };
+            sent.insert(namespace);
             let error = errors.entry(subject).or_default();
             match answer {
                 Ok(Outcome::LeaseDeleted(address, version)) => {
@@ -390,11 +402,43 @@ impl Macs {
             }
         }
         self.objects.forget_migrations();
-        match (has_changed, is_behind) {
+        let mut left_out = unsent.difference(&sent);
+        let first = left_out.clone().find(|namespace| **namespace >= self.turn).or_else(|| left_out.next());
+        self.turn = first.cloned().unwrap_or_default();
+        match (has_changed || !unsent.is_empty(), is_behind) {
             (true, _) => Pass::Changed,
             (false, true) => Pass::Behind,
             (false, false) => Pass::Done(self.postponed.next().map_or(now + again, |next| next.min(now + again))),
         }
+    }
+
+    /// Sends requests, beginning with those of the namespace whose turn it is. Returns the namespace of each request, with
+    /// what it concerns and its answer. `None`: there was no time to send the request.
+    #[allow(clippy::type_complexity, reason = "only one caller takes the result apart")]
+    async fn send(
+        &self,
+        due: impl Iterator<Item = (Subject, Action)>,
+    ) -> Vec<(String, Option<(Subject, Result<Outcome, Error>)>)> {
+        let mut later: BTreeMap<String, Vec<(Subject, Action)>> = BTreeMap::new();
+        for (subject, action) in due {
+            later.entry(action.namespace().to_owned()).or_default().push((subject, action));
+        }
+        let first = later.split_off(&self.turn);
+        let (began, permits) = (Instant::now(), &Semaphore::new(IN_FLIGHT));
+        let of_namespace = |(namespace, actions): (String, Vec<(Subject, Action)>)| {
+            let send = move |(subject, action)| {
+                let namespace = namespace.clone();
+                async move {
+                    let _permit = permits.acquire().await;
+                    match began.elapsed() < SENDING {
+                        true => (namespace, Some((subject, self.apply(action).await))),
+                        false => (namespace, None),
+                    }
+                }
+            };
+            stream::iter(actions).map(send).buffer_unordered(OF_NAMESPACE).boxed()
+        };
+        stream::iter(first.into_iter().chain(later)).flat_map_unordered(None, of_namespace).collect().await
     }
 
     /// Stores what a request has changed or read. Returns whether this may affect a decision.
@@ -705,7 +749,7 @@ mod tests {
         }
     }
 
-    /// Returns a client for a server.
+    /// Returns a client for a server. A write for a machine of a namespace whose name begins with `slow` takes ten seconds.
     fn client(server: &Arc<Mutex<Server>>) -> Client {
         let server = Arc::clone(server);
         let answer = move |request: Request<Body>| {
@@ -713,6 +757,10 @@ mod tests {
             async move {
                 let (parts, body) = request.into_parts();
                 let body = body.collect_bytes().await?;
+                let is_of_slow = String::from_utf8_lossy(&body).contains("\"namespace\":\"slow");
+                if is_of_slow || parts.uri.path().contains("/namespaces/slow") {
+                    sleep(Duration::from_secs(10)).await;
+                }
                 let answer = server.lock().unwrap().answer(&parts.method, parts.uri.path(), &body);
                 let code = answer["code"].as_u64().map_or(200, |_| 404);
                 let response = Response::builder().status(code).body(Body::from(answer.to_string().into_bytes()))?;
@@ -770,6 +818,52 @@ mod tests {
             macs.pass().await;
         }
         assert_eq!(server.lock().unwrap().stored, [format!("{address} released by uid-w")]);
+    }
+
+    /// Returns the task with a pool for these namespaces. In each namespace, this number of machines needs an address.
+    fn macs_of(server: &Arc<Mutex<Server>>, namespaces: &[&str], machines: usize) -> Macs {
+        let (mut macs, _) = macs(server, "0a:00:00:00:00:00");
+        let mut wide = pool("p", "0a:00:00:00:00:00-0a:00:00:00:00:ff", 3);
+        wide.data["spec"]["namespaces"] = json!(namespaces);
+        macs.objects.apply_pool(wide);
+        for (namespace, at) in namespaces.iter().flat_map(|namespace| (0..machines).map(move |at| (namespace, at))) {
+            let mut vm = vm(&format!("w-{at}"), 1, &[("a", "")]);
+            vm.metadata.namespace = Some((*namespace).to_owned());
+            vm.metadata.uid = Some(format!("uid-{namespace}"));
+            macs.objects.apply_vm(&vm);
+        }
+        macs
+    }
+
+    /// The number of leases that were stored for the machines of each namespace.
+    fn leases_by_namespace(server: &Mutex<Server>) -> BTreeMap<String, usize> {
+        let mut numbers = BTreeMap::new();
+        for stored in &server.lock().unwrap().stored {
+            *numbers.entry(stored.rsplit("uid-").next().unwrap().to_owned()).or_default() += 1;
+        }
+        numbers
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_namespace_with_slow_requests_delays_other_namespaces_by_one_request() {
+        let server = Arc::<Mutex<Server>>::default();
+        macs_of(&server, &["slow", "z"], 20).pass().await;
+        let expected = [("slow".to_owned(), OF_NAMESPACE), ("z".to_owned(), 20)];
+        assert_eq!(leases_by_namespace(&server), expected.into());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_of_several_namespaces_with_slow_requests_is_the_first_in_its_turn() {
+        let server = Arc::<Mutex<Server>>::default();
+        let mut macs = macs_of(&server, &["slow-a", "slow-b", "slow-c", "slow-d", "slow-e"], 20);
+        macs.pass().await;
+        let mut expected: BTreeMap<String, usize> =
+            ["slow-a", "slow-b", "slow-c", "slow-d"].map(|name| (name.to_owned(), OF_NAMESPACE)).into();
+        assert_eq!(leases_by_namespace(&server), expected);
+        // The others could write the addresses of their first machines now.
+        macs.pass().await;
+        expected.insert("slow-e".to_owned(), OF_NAMESPACE);
+        assert_eq!(leases_by_namespace(&server), expected);
     }
 
     #[tokio::test]

@@ -119,6 +119,18 @@ impl Action {
             Self::Report { pool, .. } => Subject::Pool(pool.clone()),
         }
     }
+
+    /// The namespace of the machine. Empty for the status of a pool.
+    pub(super) fn namespace(&self) -> &str {
+        match self {
+            Self::Record { lease, .. }
+            | Self::Hold { lease, .. }
+            | Self::Prove { lease, .. }
+            | Self::Delete { lease, .. } => &lease.holder.namespace,
+            Self::Assign { key, .. } => &key.namespace,
+            Self::Report { .. } => "",
+        }
+    }
 }
 
 // === impl Subject ===
