@@ -950,7 +950,16 @@ mod tests {
         assert_eq!(results(&answer), expected);
         let open: Vec<&str> =
             answer.machines.iter().filter(|row| row.needs_decision).map(|row| &*row.machine).collect();
-        assert_eq!((open, answer.is_clean()), (vec!["shop/alone", "shop/silent"], false));
+        assert_eq!((open, answer.is_clean()), (vec!["shop/alone", "shop/outside", "shop/silent"], false));
+        // With another pool on the network that has the address, the address of the guest is known.
+        let mut lists = Lists::default();
+        add_vm(&mut lists, "shop/outside", Some(&["10.0.1.8"]), json!({}));
+        let mut other = shop();
+        other.metadata.name = Some("other".to_owned());
+        other.data["spec"] = json!({"network": "infra/vlan10", "addresses": ["10.0.1.0/24"]});
+        lists.add_pool(other);
+        let answer = of_cluster(lists, shop());
+        assert_eq!((results(&answer), answer.is_clean()), (vec![("shop/outside", Word::LeftAlone)], true));
     }
 
     #[test]

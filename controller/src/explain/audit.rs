@@ -513,6 +513,36 @@ mod tests {
     }
 
     #[test]
+    fn a_guest_that_reports_only_addresses_without_a_pool_is_a_finding() {
+        let networks = json!([{"name": "net1", "multus": {"networkName": "n/vlan10"}}]);
+        let devices = json!({"interfaces": [{"name": "net1", "bridge": {}}]});
+        let volumes = json!([{"name": "c", "cloudInitConfigDrive": {}}]);
+        let spec = json!({"networks": networks, "domain": {"devices": devices}, "volumes": volumes});
+        let metadata = |uid: &str| json!({"namespace": "n", "name": "w", "uid": uid});
+        let reporting = |address: &str| {
+            let mut lists = lists(vec![], &[], &[]);
+            lists.add_pool(object(json!({
+                "metadata": {"namespace": "n", "name": "q"},
+                "spec": {
+                    "network": "vlan10", "addresses": ["10.0.0.16/29"], "machineNetwork": [{"cidr": "10.0.0.0/24"}],
+                    "machineSelector": {},
+                },
+            })));
+            lists.add_vm(object(json!({"metadata": metadata("vm"), "spec": {"template": {"spec": spec.clone()}}})));
+            let interfaces = json!([{"name": "net1", "interfaceName": "eth0.100", "ipAddresses": [address]}]);
+            let status = json!({"phase": "Running", "interfaces": interfaces});
+            let mut instance = json!({"metadata": metadata("vmi"), "spec": spec.clone(), "status": status});
+            instance["metadata"]["ownerReferences"] =
+                json!([{"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": "w", "uid": "vm"}]);
+            lists.add_instance(object(instance));
+            lists
+        };
+        assert_eq!(findings(reporting("172.16.0.5")), [found(Word::LeftAlone, None, "n/w")]);
+        // The address of the other pool is known.
+        assert_eq!(findings(reporting("10.0.0.8")), []);
+    }
+
+    #[test]
     fn a_lease_of_a_mac_address_without_its_machine_is_a_finding() {
         let mut mac = lease("02-00-00-00-00-01.mac", "02:00:00:00:00:01", holder("VirtualMachine", "w"));
         mac["spec"]["network"] = "mac".into();

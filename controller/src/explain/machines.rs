@@ -125,7 +125,7 @@ impl<'a> Facts<'a> {
         let mut reporters: BTreeMap<(&str, IpAddr), Vec<&Key>> = BTreeMap::new();
         for (key, (_, instance)) in lists.guests.iter().filter(|(_, (_, it))| it.guest.life == Life::Running) {
             for (network, reported) in &instance.guest.networks {
-                for address in &reported.addresses {
+                for address in reported.addresses.keys() {
                     reporters.entry((network, *address)).or_default().push(key);
                 }
             }
@@ -135,9 +135,7 @@ impl<'a> Facts<'a> {
 
     pub(super) fn row(&self, vm: &VirtualMachine, addresses: Vec<IpAddr>, result: Word, reason: String) -> Row {
         let phase = self.lists.guests.get(&vm.key()).map(|(phase, _)| phase.clone());
-        // If a machine is left alone and none of its addresses is known, only a person can find out which address its
-        // guest uses.
-        let needs_decision = result == Word::Conflict || result == Word::LeftAlone && addresses.is_empty();
+        let needs_decision = result == Word::Conflict;
         Row { machine: vm.key().to_string(), phase, addresses, result, reason, needs_decision }
     }
 
@@ -245,14 +243,27 @@ impl<'a> Facts<'a> {
         match (reported.is_empty(), several) {
             (true, _) => {
                 let elsewhere = elsewhere(of.pool, guest);
-                let reason = match (elsewhere.is_empty(), guest.is_some_and(|it| it.guest.life == Life::Running)) {
-                    (false, _) => "its guest reports no address of the pool",
-                    (true, true) => {
-                        "its guest reports no address: keep the address that it uses with preAllocations, or connect its agent"
+                // Without an address of a pool, only a person can find out which address the guest uses: KubeVirt may
+                // hide an address, see `Reported`.
+                let has = |pool: &Pool, at: &IpAddr| pool.network() == of.pool.network() && pool.contains(*at);
+                let has_pool = |address: &IpAddr| self.leader.pools().any(|pool| has(pool, address));
+                let (needs_decision, reason) = match (&elsewhere[..], guest) {
+                    ([_, ..], _) if elsewhere.iter().any(has_pool) => {
+                        (false, "its guest reports no address of the pool")
                     }
-                    (true, false) => "it is left alone, and no guest runs that reports its address",
+                    ([_, ..], _) => (
+                        true,
+                        "its guest reports no address of a pool, and another of its interfaces can hide one: keep the address \
+                         that it uses with preAllocations, or do not select the machine",
+                    ),
+                    ([], Some(it)) if it.guest.life == Life::Running => (
+                        true,
+                        "its guest reports no address: keep the address that it uses with preAllocations, or connect its agent",
+                    ),
+                    ([], _) => (true, "it is left alone, and no guest runs that reports its address"),
                 };
-                row(&elsewhere, Word::LeftAlone, reason)
+                let (row, none) = row(&elsewhere, Word::LeftAlone, reason);
+                (Row { needs_decision, ..row }, none)
             }
             (_, true) => {
                 let reason = "its guest reports several addresses of one family: record the one that it keeps";
@@ -384,7 +395,7 @@ pub(super) fn title(machine: &Machine) -> String {
 fn on_network<'g>(pool: &Pool, guest: Option<&'g Instance>) -> impl Iterator<Item = IpAddr> + use<'g> {
     let guest = guest.map(|instance| &instance.guest).filter(|guest| guest.life == Life::Running);
     let reported = guest.and_then(|guest| guest.networks.get(pool.network()));
-    reported.into_iter().flat_map(|reported| &reported.addresses).copied()
+    reported.into_iter().flat_map(|reported| reported.addresses.keys()).copied()
 }
 
 /// The addresses of a pool that a guest reports.

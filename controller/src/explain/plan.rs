@@ -397,7 +397,7 @@ fn reporters(lists: &Lists) -> Reporters<'_> {
     let mut reporters = Reporters::new();
     for (key, (_, instance)) in lists.guests.iter().filter(|(_, (_, it))| it.guest.life == Life::Running) {
         for (network, reported) in &instance.guest.networks {
-            for address in &reported.addresses {
+            for address in reported.addresses.keys() {
                 reporters.entry((network, *address)).or_default().push(key);
             }
         }

@@ -410,7 +410,7 @@ impl Known {
         let mut used: BTreeSet<(&str, String)> =
             held.iter().map(|lease| (&*lease.network, lease.address.clone())).collect();
         for (network, reported) in instance.iter().flat_map(|instance| &instance.guest.networks) {
-            used.extend(reported.addresses.iter().map(|address| (&**network, address.to_string())));
+            used.extend(reported.addresses.keys().map(|address| (&**network, address.to_string())));
         }
         let mut recorded = std::mem::take(&mut kubevirt_machine.addresses);
         recorded.extend(recorded_addresses_of_vm(machine));

@@ -6,7 +6,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 
+use glowplug::network::Family;
 use serde_json::Value;
 
 use crate::cluster::object::Object;
@@ -14,6 +16,8 @@ use crate::kinds::virtual_machine::{by_name, items, network_of};
 
 /// Maximum number of addresses, and of networks, that are read from an instance.
 pub(crate) const MOST_REPORTED: usize = 256;
+/// Maximum number of bytes of an interface name that is kept.
+const LONGEST_NAME: usize = 256;
 
 /// The guest of an instance.
 #[derive(Clone, Debug, PartialEq)]
@@ -39,12 +43,18 @@ pub(crate) enum Life {
 }
 
 /// The addresses that a guest reports on a network.
+///
+/// KubeVirt merges all interfaces of the guest with one MAC address into one entry: an interface and its VLANs, bridges
+/// and bonds. The entry has the name of the last of them. Before KubeVirt 1.3, it also has the addresses of the last
+/// one. Later versions keep the addresses of the first one, but an interface without an address removes them. So a
+/// guest may have more addresses on the network than it reports.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Reported {
-    pub(crate) addresses: BTreeSet<IpAddr>,
-    /// Whether the agent of the guest is connected and has reported every interface on the network, and all addresses
-    /// were read. Then the guest has no other address on the network. Without an agent, KubeVirt may report an
-    /// interface but not its addresses.
+    /// Each address, with the name that the guest gives the interface of its entry. `None`: the agent has not named the
+    /// interface, or the name is too long.
+    pub(crate) addresses: BTreeMap<IpAddr, Option<Arc<str>>>,
+    /// Whether the agent of the guest is connected and has reported every interface on the network, and all reported
+    /// addresses were read. Without an agent, KubeVirt may report an interface but not its addresses.
     pub(crate) is_whole: bool,
 }
 
@@ -79,11 +89,11 @@ impl Guest {
             let is_of_agent = interface["infoSource"].as_str().is_none_or(|source| source.contains("guest-agent"));
             reported.is_whole = is_connected && is_of_agent && (is_first || reported.is_whole);
             for address in addresses_of(interface) {
-                if left == 0 && !reported.addresses.contains(&address) {
+                if left == 0 && !reported.addresses.contains_key(&address) {
                     reported.is_whole = false;
                     break;
                 }
-                left -= usize::from(reported.addresses.insert(address));
+                left -= usize::from(reported.addresses.insert(address, name_of(interface)).is_none());
             }
         }
         Self { uid: metadata.uid.clone().unwrap_or_default(), life, networks, inside }
@@ -91,9 +101,28 @@ impl Guest {
 
     /// Whether the guest reports one of these addresses on any interface, in any phase of the instance.
     pub(crate) fn reports(&self, addresses: &BTreeSet<IpAddr>) -> bool {
-        let mut all = self.networks.values().map(|reported| &reported.addresses).chain([&self.inside]);
-        all.any(|reported| !reported.is_disjoint(addresses))
+        let mut all = self.networks.values().flat_map(|reported| reported.addresses.keys()).chain(&self.inside);
+        all.any(|address| addresses.contains(address))
     }
+}
+
+// === impl Reported ===
+
+impl Reported {
+    /// Whether the guest has replaced an address that it first reported on an interface of this name: a whole report has
+    /// other addresses of the family on this interface, and not this address. If the entry has another name or no
+    /// address, another interface of the same MAC address may hide the address.
+    pub(crate) fn has_replaced(&self, address: IpAddr, name: Option<&str>) -> bool {
+        let is_other = |(other, of): (&IpAddr, &Option<Arc<str>>)| {
+            Family::of(*other) == Family::of(address) && name.is_some() && of.as_deref() == name
+        };
+        self.is_whole && !self.addresses.contains_key(&address) && self.addresses.iter().any(is_other)
+    }
+}
+
+/// Returns the name that the guest gives an interface in the status of an instance.
+fn name_of(interface: &Value) -> Option<Arc<str>> {
+    interface["interfaceName"].as_str().filter(|name| name.len() <= LONGEST_NAME).map(Arc::from)
 }
 
 /// Returns the addresses of an interface in the status of an instance, in their order.
@@ -124,7 +153,7 @@ mod tests {
     }
 
     fn rows(guest: &Guest) -> Vec<(&str, Vec<String>, bool)> {
-        let texts = |reported: &Reported| reported.addresses.iter().map(ToString::to_string).collect();
+        let texts = |reported: &Reported| reported.addresses.keys().map(ToString::to_string).collect();
         guest.networks.iter().map(|(network, it)| (network.as_str(), texts(it), it.is_whole)).collect()
     }
 
@@ -168,6 +197,26 @@ mod tests {
         assert!(!whole("False", [of_agent.clone(), of_agent.clone()]));
         assert!(!whole("True", [of_agent.clone(), of_domain.clone()]));
         assert!(!whole("True", [of_domain, of_agent]));
+    }
+
+    #[test]
+    fn an_address_is_replaced_if_its_interface_has_other_addresses_of_the_family() {
+        let replaced = |name: &str, addresses: &[&str], of: Option<&str>| {
+            let interface = json!({"name": "a", "interfaceName": name, "ipAddresses": addresses});
+            let conditions = json!([{"type": "AgentConnected", "status": "True"}]);
+            let guest = read(&json!({"phase": "Running", "interfaces": [interface], "conditions": conditions}));
+            guest.networks["n/blue"].has_replaced("10.0.0.8".parse().unwrap(), of)
+        };
+        assert!(replaced("eth0", &["10.0.0.9", "fd00::8"], Some("eth0")));
+        assert!(!replaced("eth0", &["10.0.0.8", "10.0.0.9"], Some("eth0")));
+        // A VLAN has the MAC address of its interface. KubeVirt shows the VLAN in place of the interface.
+        assert!(!replaced("eth0.100", &["172.16.0.5"], Some("eth0")));
+        // An interface without an IPv4 address removes the addresses of an earlier interface from the entry.
+        assert!(!replaced("eth0", &["fd00::8"], Some("eth0")));
+        assert!(!replaced("eth0", &[], Some("eth0")));
+        let long = "e".repeat(LONGEST_NAME + 1);
+        assert!(!replaced(&long, &["10.0.0.9"], Some(&long)));
+        assert!(!replaced(&long, &["10.0.0.9"], None));
     }
 
     #[test]

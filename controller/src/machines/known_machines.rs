@@ -647,7 +647,7 @@ pub(crate) fn take_followers<'i>(
 ) -> Inventory {
     let running = instances.filter(|instance| instance.guest.life == Life::Running);
     let networks = running.flat_map(|instance| instance.guest.networks.values());
-    let reported: BTreeSet<IpAddr> = networks.flat_map(|network| &network.addresses).copied().collect();
+    let reported: BTreeSet<IpAddr> = networks.flat_map(|network| network.addresses.keys()).copied().collect();
     let follows = |record: &Record| {
         let key = Key::of_vm(&record.claimant.machine);
         record.follows_reports(&reported, instance_of(&key).is_some_and(|instance| !instance.has_ended))

@@ -5,8 +5,9 @@
 //! |---|---|
 //! | an instance in phase Running reports an address | its reservation begins, within the bounds |
 //! | the instance is gone, has another UID, or is in a final phase | its reservations end |
-//! | a connected agent has reported the network without the address for [`ABSENCE`] | the reservation ends |
+//! | a connected agent has reported, for [`ABSENCE`], other addresses of the family on the interface of the address | the reservation ends |
 //! | no agent is connected, or the network is not reported | nothing: a reboot or a restart of the agent empties the report |
+//! | the report has no address, or another name of the interface | nothing: KubeVirt may hide the address, see `Reported` |
 //!
 //! The bounds limit how many addresses a guest can reserve with false reports:
 //!
@@ -24,6 +25,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use glowplug::host::pool::Pool;
@@ -34,8 +36,8 @@ use crate::kinds::guest::{Guest, Life, MOST_REPORTED};
 use crate::pools::beyond::Beyond;
 use crate::reports::bounds::{Bound, MOST_OF_GUEST, Place, Pools, Queue, Share};
 
-/// Time for which a connected agent must report the network without the address before the reservation of the address
-/// ends.
+/// Time for which a connected agent must report other addresses in place of an address before the reservation of the
+/// address ends.
 pub(super) const ABSENCE: Duration = Duration::from_secs(600);
 
 /// The reported addresses of all guests.
@@ -82,12 +84,15 @@ struct Known {
 }
 
 /// An address that a guest reports, or has reported.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Tracked {
     /// Number of the address. Addresses are numbered in the order in which they were first seen.
     seen: u64,
-    /// Time at which the reservation ends, if the guest reports its network without the address until then. `None`: the
-    /// last report of the guest has the address.
+    /// Name of the interface on which the guest first reported the address. A later name may be that of an interface
+    /// with the same MAC address.
+    name: Option<Arc<str>>,
+    /// Time at which the reservation ends, if the guest reports other addresses in place of this address until then.
+    /// `None`: the last report of the guest has the address, or KubeVirt may hide the address.
     until: Option<Instant>,
     standing: Standing,
 }
@@ -187,7 +192,7 @@ impl Reservations {
             let having = addresses.iter().filter(is_had);
             places.extend(having.map(|at| Place { guest: key.clone(), network: network.clone(), address: *at }));
         }
-        places.into_iter().for_each(|place| self.track(&uid, place));
+        places.into_iter().for_each(|place| self.track(&uid, place, None));
     }
 
     /// Updates the addresses that a guest reports.
@@ -202,9 +207,9 @@ impl Reservations {
         self.note_absences(key, guest, now);
         if guest.life == Life::Running {
             for (network, reported) in &guest.networks {
-                for address in &reported.addresses {
+                for (address, name) in &reported.addresses {
                     let place = Place { guest: key.clone(), network: network.clone(), address: *address };
-                    self.track(&guest.uid, place);
+                    self.track(&guest.uid, place, name.clone());
                 }
             }
         }
@@ -268,14 +273,14 @@ impl Reservations {
         self.beyond.iter().map(|(pool, guests)| (pool.clone(), Beyond::of(guests))).collect()
     }
 
-    /// Updates which addresses of a guest are absent: a connected agent reports the network without the address.
+    /// Updates which addresses of a guest are absent: the guest has replaced the address.
     fn note_absences(&mut self, key: &Key, guest: &Guest, now: Instant) {
         let Some(known) = self.guests.get_mut(key) else { return };
         for (network, addresses) in &mut known.networks {
             let reported = guest.networks.get(network);
             for (address, tracked) in addresses {
                 let is_absent = guest.life == Life::Running
-                    && reported.is_some_and(|reported| reported.is_whole && !reported.addresses.contains(address));
+                    && reported.is_some_and(|reported| reported.has_replaced(*address, tracked.name.as_deref()));
                 let place = || Place { guest: key.clone(), network: network.clone(), address: *address };
                 match (tracked.until, is_absent) {
                     (None, true) => {
@@ -294,7 +299,7 @@ impl Reservations {
     }
 
     /// Adds an address that a running guest reports, unless the guest has too many addresses.
-    fn track(&mut self, uid: &str, place: Place) {
+    fn track(&mut self, uid: &str, place: Place, name: Option<Arc<str>>) {
         let known = self
             .guests
             .entry(place.guest.clone())
@@ -307,7 +312,7 @@ impl Reservations {
         if is_known || !is_anywhere && is_full() {
             return;
         }
-        let tracked = Tracked { seen: self.next, until: None, standing: Standing::Unused };
+        let tracked = Tracked { seen: self.next, name, until: None, standing: Standing::Unused };
         self.next += 1;
         known.networks.entry(place.network.clone()).or_default().insert(place.address, tracked);
         self.settle(&place);
@@ -385,7 +390,7 @@ impl Reservations {
 
     /// Removes an address. If this ends a reservation, the next address is reserved instead.
     fn untrack(&mut self, place: &Place) {
-        let Some(Tracked { seen, until, standing }) = self.tracked(place).copied() else { return };
+        let Some(Tracked { seen, until, standing, .. }) = self.tracked(place).cloned() else { return };
         if standing.is_reserved() {
             self.steps.extend(self.reservation(place).map(|reservation| (reservation, false)));
         }

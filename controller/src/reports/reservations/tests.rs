@@ -37,12 +37,19 @@ pub(in crate::reports) fn guest(addresses: &[&str]) -> Guest {
 }
 
 fn on(networks: &[(&str, &[&str])]) -> Guest {
-    let reported = |addresses: &[&str]| Reported {
-        addresses: addresses.iter().map(|address| address.parse().unwrap()).collect(),
-        is_whole: true,
-    };
-    let networks = networks.iter().map(|(network, addresses)| ((*network).to_owned(), reported(addresses)));
+    let networks = networks.iter().map(|(network, addresses)| ((*network).to_owned(), reported("eth0", addresses)));
     Guest { uid: "u".to_owned(), life: Life::Running, networks: networks.collect(), inside: BTreeSet::new() }
+}
+
+/// A whole report of an interface of this name.
+fn reported(name: &str, addresses: &[&str]) -> Reported {
+    let row = |address: &&str| (address.parse().unwrap(), Some(Arc::from(name)));
+    Reported { addresses: addresses.iter().map(row).collect(), is_whole: true }
+}
+
+/// A guest whose VLAN has the MAC address of its interface, so that KubeVirt shows the name of the VLAN.
+fn with_vlan(addresses: &[&str]) -> Guest {
+    Guest { networks: [("n/net".to_owned(), reported("eth0.100", addresses))].into(), ..guest(&[]) }
 }
 
 /// A guest whose agent is not connected.
@@ -157,7 +164,7 @@ fn a_disconnected_agent_ends_no_reservation() {
 }
 
 #[test]
-fn a_reservation_ends_after_ten_minutes_of_reports_of_the_network_without_the_address() {
+fn a_reservation_ends_after_ten_minutes_of_reports_of_other_addresses_in_place_of_the_address() {
     let (mut reservations, start, w) = (reservations(99), Instant::now(), key("n/w"));
     let at = |minutes: u64| start + Duration::from_secs(60 * minutes);
     reservations.learn(&w, &guest(&["10.0.0.8", "10.0.0.9"]), at(0));
@@ -179,9 +186,31 @@ fn a_reservation_ends_after_ten_minutes_of_reports_of_the_network_without_the_ad
     assert_eq!(text(&reservations.wait(at(50))), "-n/w 10.0.0.8");
     assert_eq!((reservations.next_end(), reserved(&reservations)), (None, vec!["n/w 10.0.0.9".to_owned()]));
     // When the instance ends, the reservations of absent addresses end, too.
-    reservations.learn(&w, &guest(&[]), at(51));
+    reservations.learn(&w, &guest(&["10.0.1.9"]), at(51));
+    assert_eq!(reservations.next_end(), Some(at(61)));
     assert_eq!(text(&reservations.lose(&w)), "-n/w 10.0.0.9");
     assert_eq!(reservations.next_end(), None);
+}
+
+#[test]
+fn an_address_stays_reserved_while_another_interface_of_its_mac_address_may_hide_it() {
+    let (mut reservations, now, w) = (reservations(99), Instant::now(), key("n/w"));
+    reservations.learn(&w, &guest(&["10.0.0.8"]), now);
+    let without = [
+        with_vlan(&["172.16.0.5"]),
+        with_vlan(&[]),
+        guest(&[]),
+        guest(&["fd01::8"]),
+        // The VLAN has the name of the entry also while the entry has the address.
+        with_vlan(&["10.0.0.8"]),
+        with_vlan(&["172.16.0.5"]),
+    ];
+    for report in without {
+        assert_eq!(reservations.learn(&w, &report, now), Changes::default());
+        assert_eq!(reservations.wait(now + 10 * ABSENCE), Changes::default());
+    }
+    reservations.learn(&w, &guest(&["172.16.0.5"]), now);
+    assert_eq!(text(&reservations.wait(now + ABSENCE)), "-n/w 10.0.0.8");
 }
 
 #[test]

@@ -365,7 +365,7 @@ pub async fn a_guest_that_reports_no_address_keeps_its_reservation(cluster: &Clu
     own.start("absent", &["10.0.0.9"]).await;
     place.until_reserved(2).await;
     own.be_silent("rebooting").await;
-    // The agent reports the interface without its address. Such reports end the reservation only after ten minutes.
+    // The agent reports the interface without its address. Such a report ends nothing.
     own.report("absent", &[]).await;
     // The leader has processed the report of a guest that started later. So it has also processed the earlier changes.
     own.start("later", &["10.0.0.10"]).await;
