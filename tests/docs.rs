@@ -307,6 +307,8 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
     (
         "docs/upgrade.md",
         &[
+            "kubectl create namespace NAME --dry-run=client -o yaml | kubectl apply --server-side --field-manager=glowplug-controller -f -",
+            "kubectl create namespace NAME --dry-run=client -o yaml | kubectl apply --server-side --field-manager=glowplug-controller-macs -f -",
             "kubectl get sipp,gsipp -A -o custom-columns='NAMESPACE:.metadata.namespace,NAME:.metadata.name,VIOLATED:.status.conditions[?(@.type==\"SchemaViolated\")].message'",
             "kubectl patch sipp workers -n clusters --subresource=status --type merge -p '{\"status\":{\"conditions\":[]}}'",
             "kubectl patch gsipp shared --subresource=status --type merge -p '{\"status\":{\"conditions\":[]}}'",

@@ -31,6 +31,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 use crate::cluster::backoff::{BackOff, Postponed};
+use crate::cluster::digest::digest;
 use crate::cluster::events::{Events, reference};
 use crate::cluster::key::PoolId;
 use crate::cluster::object::Object;
@@ -264,7 +265,7 @@ impl Pools {
         }
         let facts = self.index.facts();
         let of_pools = facts.iter().map(|(name, facts)| (name.clone(), facts.sticky)).collect();
-        let sticky = Sticky { pools: of_pools, has_others: !self.cache.has_every_pool() };
+        let sticky = Sticky { pools: of_pools, has_others: !self.cache.scope().is_whole() };
         if self.sticky.as_ref() != Some(&sticky) {
             self.registry.set_sticky(sticky.clone()).await?;
             self.sticky = Some(sticky);
@@ -362,6 +363,23 @@ impl Scope {
         has_label && (pool.namespace.is_some() || self.serves_cluster_scoped())
     }
 
+    /// Whether the controller serves every pool of the cluster.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.namespace.is_empty() && self.watch_filter.is_empty()
+    }
+
+    /// Returns the name of an object or of a field manager that only the controllers of this scope use. Two controllers
+    /// that serve different pools must not take each other's Lease, and must not remove each other's labels.
+    #[must_use]
+    pub fn name(&self, base: &str) -> String {
+        let scope = digest(format!("{}/{}", self.namespace, self.watch_filter).as_bytes());
+        match scope.filter(|_| !self.is_whole()) {
+            Some(scope) => format!("{base}-{scope}"),
+            None => base.to_owned(),
+        }
+    }
+
     /// Whether the controller serves cluster-scoped pools at all.
     #[must_use]
     pub fn serves_cluster_scoped(&self) -> bool {
@@ -371,7 +389,10 @@ impl Scope {
 
 #[cfg(test)]
 mod tests {
+    use glowplug::host::claim::is_object_name;
+
     use super::*;
+    use crate::cluster::term::is_lease;
 
     #[test]
     fn a_controller_of_one_namespace_serves_a_cluster_scoped_pool_only_if_it_has_a_watch_filter() {
@@ -389,5 +410,20 @@ mod tests {
         assert_eq!(serves("n", ""), ([true, true], [false, false]));
         assert_eq!(serves("", "blue"), ([false, true], [false, true]));
         assert_eq!(serves("n", "blue"), ([false, true], [false, true]));
+    }
+
+    #[test]
+    fn controllers_of_different_scopes_use_different_names() {
+        let name = |namespace: &str, watch_filter: &str| {
+            Scope { namespace: namespace.to_owned(), watch_filter: watch_filter.to_owned() }.name("glowplug-controller")
+        };
+        assert_eq!(name("", ""), "glowplug-controller");
+        let scopes = [("n", ""), ("", "n"), ("n", "blue"), ("n", "Blue_1"), ("macs", "")];
+        let names: BTreeSet<String> = scopes.iter().map(|(namespace, filter)| name(namespace, filter)).collect();
+        assert_eq!(names.len(), scopes.len());
+        for name in names {
+            assert!(is_object_name(&name) && is_lease(&name), "{name}");
+        }
+        assert!(!is_lease("glowplug-controllers"));
     }
 }

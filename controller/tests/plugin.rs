@@ -35,18 +35,26 @@ async fn the_plugin_of_kubectl_explains_pools_and_machines() {
     let plugin = Plugin::new(cluster.config());
     let none = json!({"version": 1, "leaders": [], "pools": [], "macPools": [], "waiting": []});
     assert_eq!(plugin.json(&["status"]).await, (Some(0), none));
-    let lease = |holder: &str, time: Timestamp| {
+    let lease = |name: &str, holder: &str, time: Timestamp| {
         let spec = json!({"holderIdentity": holder, "renewTime": MicroTime(time), "leaseDurationSeconds": 3600});
-        let lease = json!({"metadata": {"namespace": "default", "name": "glowplug-controller"}, "spec": spec});
+        let lease = json!({"metadata": {"namespace": "default", "name": name}, "spec": spec});
         serde_json::from_value::<Lease>(lease).unwrap()
     };
     let now = Timestamp::now();
     let leases = Api::<Lease>::namespaced(cluster.client(), "default");
-    leases.create(&PostParams::default(), &lease("pod-0_1", now)).await.unwrap();
+    // The second Lease is that of a controller of one namespace, and the third one is that of another program.
+    let names = ["glowplug-controller", "glowplug-controller-0", "other"];
+    for name in names {
+        leases.create(&PostParams::default(), &lease(name, &format!("{name}-pod_1"), now)).await.unwrap();
+    }
     let (_, answer) = plugin.json(&["status"]).await;
-    let leader = &answer["leaders"][0];
-    assert_eq!([&leader["namespace"], &leader["holder"], &leader["state"]], ["default", "pod-0_1", "leads"]);
-    leases.delete("glowplug-controller", &DeleteParams::default()).await.unwrap();
+    let leaders =
+        answer["leaders"].as_array().unwrap().iter().map(|it| [&it["namespace"], &it["holder"], &it["state"]]);
+    let expected = ["glowplug-controller-pod_1", "glowplug-controller-0-pod_1"].map(|pod| ["default", pod, "leads"]);
+    assert_eq!(leaders.collect::<Vec<_>>(), expected);
+    for name in names {
+        leases.delete(name, &DeleteParams::default()).await.unwrap();
+    }
     let hosted = Hosted::new(&cluster).await;
     hosted.node_pool("workers", 0, &json!({})).await;
     hosted.pool("workers", &["10.0.0.8/32"]).await;

@@ -1,5 +1,6 @@
 //! Tests the program as a process.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -9,7 +10,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::api::{DeleteParams, PostParams};
+use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -54,6 +55,21 @@ async fn after_a_signal_a_leading_program_becomes_unready_and_then_ends() {
     let config = kube::Config::new(server.url().parse().unwrap());
     let leases: Api<Lease> = Api::namespaced(glowplug_controller::cluster::client::connect(config).unwrap(), SYSTEM);
     assert_eq!(leases.get("glowplug-controller").await.unwrap().spec.unwrap().holder_identity, None);
+}
+
+#[tokio::test]
+async fn controllers_of_two_namespaces_lead_at_the_same_time() {
+    let (server, one, other) = (Server::start().await, tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let cluster = Cluster::of(&server).await;
+    let start = |(namespace, folder): (&str, &TempDir)| Program::start(cluster.config(), folder.path(), namespace);
+    let _programs = [("a", &one), ("b", &other)].map(start);
+    let leases: Api<Lease> = Api::namespaced(cluster.client(), SYSTEM);
+    poll("two leaders", async || {
+        let leases = leases.list(&ListParams::default()).await.unwrap();
+        let holders = leases.items.into_iter().filter_map(|lease| lease.spec?.holder_identity);
+        (holders.collect::<BTreeSet<String>>().len() == 2).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -6,8 +6,14 @@ use std::time::Duration;
 use tokio::sync::RwLock;
 use tokio::time::{Instant, timeout};
 
-/// Name of the Lease that the leader holds, in the namespace of the program.
+/// Name of the Lease that the leader holds, in the namespace of the program. If the controller does not serve every pool,
+/// the name has a suffix.
 pub(crate) const LEASE: &str = "glowplug-controller";
+
+/// Whether a Lease has the name of a Lease of this program, with or without a suffix.
+pub(crate) fn is_lease(name: &str) -> bool {
+    name.strip_prefix(LEASE).is_some_and(|suffix| suffix.is_empty() || suffix.starts_with('-'))
+}
 
 /// A period in which a replica leads. A renewal of the Lease extends the term. Another replica leads only after the
 /// term has ended.

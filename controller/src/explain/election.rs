@@ -6,7 +6,7 @@ use kube::api::{ApiResource, ListParams};
 use serde::Serialize;
 
 use crate::cluster::object::Object;
-use crate::cluster::term::LEASE;
+use crate::cluster::term::is_lease;
 use crate::explain::read::{Listed, Reader};
 
 /// The Lease of one installation of the controller, and whether its holder leads.
@@ -44,9 +44,13 @@ pub enum State {
 /// The request failed.
 pub(super) async fn leaders(reader: &Reader) -> anyhow::Result<Option<Vec<Leader>>> {
     let (mut leaders, now) = (Vec::new(), Timestamp::now());
-    let of_controller = ListParams::default().fields(&format!("metadata.name={LEASE}"));
     let kind = ApiResource::erase::<Lease>(&());
-    let listed = reader.each(&kind, None, of_controller, |lease| leaders.push(leader(lease, now))).await?;
+    let note = |lease: Object| {
+        if lease.metadata.name.as_deref().is_some_and(is_lease) {
+            leaders.push(leader(lease, now));
+        }
+    };
+    let listed = reader.each(&kind, None, ListParams::default(), note).await?;
     Ok((listed == Listed::Whole).then_some(leaders))
 }
 
@@ -84,7 +88,7 @@ mod tests {
     #[test]
     fn a_replica_leads_until_its_lease_expires() {
         let of = |spec: Value| {
-            let lease = json!({"metadata": {"namespace": "s", "name": LEASE}, "spec": spec});
+            let lease = json!({"metadata": {"namespace": "s", "name": "glowplug-controller"}, "spec": spec});
             leader(serde_json::from_value(lease).unwrap(), "2026-08-14T10:00:15Z".parse().unwrap())
         };
         let lease = |holder: &str, renewed: &str| {

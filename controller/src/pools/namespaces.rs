@@ -1,9 +1,10 @@
 //! Labels the namespaces that contain machines of pools, so that the API server calls the webhooks for these machines.
 //!
-//! Only the leader does this. The label is written by server-side apply. If no pool serves a namespace any more, the
-//! controller gives up its ownership of the label, and the label remains if a user has also set it. If a pool selects
-//! by the labels of Namespaces, and the controller does not know these labels, no label is removed: without the label,
-//! new machines would start without network data.
+//! Only the leader does this. The label is written by server-side apply, under a field manager for the scope of the
+//! controller. If no pool serves a namespace any more, the controller removes its own field, and the label remains if a
+//! user or a controller of another scope has also set it. If a pool selects by the labels of Namespaces, and the
+//! controller does not know these labels, no label is removed: without the label, new machines would start without
+//! network data.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -14,7 +15,7 @@ use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{ApiResource, Patch, PatchParams};
 use kube::{Api, Client};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
@@ -23,6 +24,7 @@ use crate::cluster::object::Object;
 use crate::cluster::request::{Refusal, ask};
 use crate::cluster::watch::{Change, changes};
 use crate::kinds::virtual_machine::{MAC_POOLS_LABEL, MACHINES_LABEL};
+use crate::pools::facts::Scope;
 use crate::pools::selection::Selection;
 use crate::pools::selection_cache::SelectionCache;
 use crate::repeated::Repeated;
@@ -35,7 +37,7 @@ pub struct Namespaces<T> {
     api: Api<Object>,
     label: &'static str,
     /// Field manager of the label.
-    manager: &'static str,
+    manager: String,
     values: watch::Receiver<Option<T>>,
     namespaces: fn(&T) -> Served,
     known: Known,
@@ -53,9 +55,9 @@ struct Known {
     label: &'static str,
     /// For each namespace, whether it has the label.
     labelled: BTreeMap<String, bool>,
-    /// Namespaces whose label the controller no longer applies, and which still have the label, because a user has set
-    /// it, too.
-    given_up: BTreeSet<String>,
+    /// For each namespace, whether the controller last set its field (`true`) or removed it. The label may have further
+    /// owners. An entry is removed when the namespace has no label.
+    applied: BTreeMap<String, bool>,
     is_listed: bool,
 }
 
@@ -69,16 +71,17 @@ impl Namespaces<Arc<Selection>> {
             names: selection.namespaces().map(str::to_owned).collect(),
             is_complete: selection.has_every_namespace(),
         };
-        Self::of(client, MACHINES_LABEL, "glowplug-controller", selection.subscribe(), namespaces)
+        let manager = selection.scope().name("glowplug-controller");
+        Self::of(client, MACHINES_LABEL, manager, selection.subscribe(), namespaces)
     }
 }
 
 impl Namespaces<BTreeSet<String>> {
     /// Creates the task that labels the namespaces with machines of MAC pools.
     #[must_use]
-    pub fn of_macs(client: Client, namespaces: watch::Receiver<Option<BTreeSet<String>>>) -> Self {
+    pub fn of_macs(client: Client, namespaces: watch::Receiver<Option<BTreeSet<String>>>, scope: &Scope) -> Self {
         let served = |names: &BTreeSet<String>| Served { names: names.clone(), is_complete: true };
-        Self::of(client, MAC_POOLS_LABEL, "glowplug-controller-macs", namespaces, served)
+        Self::of(client, MAC_POOLS_LABEL, scope.name("glowplug-controller-macs"), namespaces, served)
     }
 }
 
@@ -86,7 +89,7 @@ impl<T> Namespaces<T> {
     fn of(
         client: Client,
         label: &'static str,
-        manager: &'static str,
+        manager: String,
         values: watch::Receiver<Option<T>>,
         namespaces: fn(&T) -> Served,
     ) -> Self {
@@ -129,9 +132,11 @@ impl<T> Namespaces<T> {
     }
 
     async fn label(&self, name: &str, is_served: bool) -> Result<(), String> {
-        let labels = if is_served { json!({(self.label): "true"}) } else { json!({}) };
-        let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}});
-        let params = PatchParams::apply(self.manager);
+        // Without the label, the manager must own nothing: not even an empty map of labels.
+        let labels = is_served.then(|| ("labels", json!({(self.label): "true"})));
+        let metadata: Value = labels.into_iter().chain([("name", json!(name))]).collect();
+        let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata});
+        let params = PatchParams::apply(&self.manager);
         let Err(error) = ask(self.api.patch(name, &params, &Patch::Apply(namespace))).await else { return Ok(()) };
         match error.refusal() {
             // The namespace is gone. The apply would create it, but the controller has no right to do so.
@@ -145,7 +150,7 @@ impl<T> Namespaces<T> {
 
 impl Known {
     fn new(label: &'static str) -> Self {
-        Self { label, labelled: BTreeMap::new(), given_up: BTreeSet::new(), is_listed: false }
+        Self { label, labelled: BTreeMap::new(), applied: BTreeMap::new(), is_listed: false }
     }
 
     fn apply(&mut self, change: Change) {
@@ -155,7 +160,7 @@ impl Known {
                 let name = object.metadata.name.unwrap_or_default();
                 let is_labelled = labels.contains_key(self.label);
                 if !is_labelled {
-                    self.given_up.remove(&name);
+                    self.applied.remove(&name);
                 }
                 self.labelled.insert(name, is_labelled);
             }
@@ -168,27 +173,22 @@ impl Known {
 
     fn remove(&mut self, name: &str) {
         self.labelled.remove(name);
-        self.given_up.remove(name);
+        self.applied.remove(name);
     }
 
     /// Returns the namespaces that need the label (`true`), and the namespaces from which the label can be removed
-    /// (`false`).
+    /// (`false`). A namespace with the label of another owner needs it, too: the other owner may remove its label later.
     fn updates(&self, served: &Served) -> Vec<(String, bool)> {
-        let update = |(name, is_labelled): (&String, &bool)| match (served.names.contains(name), is_labelled) {
-            (true, false) => Some((name.clone(), true)),
-            (false, true) if served.is_complete && !self.given_up.contains(name) => Some((name.clone(), false)),
-            _ => None,
+        let update = |(name, is_labelled): (&String, &bool)| {
+            let is_served = served.names.contains(name);
+            let is_meant = is_served || *is_labelled && served.is_complete;
+            (is_meant && self.applied.get(name) != Some(&is_served)).then(|| (name.clone(), is_served))
         };
         self.labelled.iter().filter_map(update).collect()
     }
 
     fn note(&mut self, name: &str, is_served: bool) {
-        if is_served {
-            self.given_up.remove(name);
-            self.labelled.entry(name.to_owned()).and_modify(|is_labelled| *is_labelled = true);
-        } else {
-            self.given_up.insert(name.to_owned());
-        }
+        self.applied.insert(name.to_owned(), is_served);
     }
 }
 
@@ -215,8 +215,11 @@ mod tests {
     fn a_namespace_of_a_pool_gets_the_label_once() {
         let mut known = known([namespace("a", &[]), namespace("b", &["other"]), namespace("c", &[MACHINES_LABEL])]);
         let served = served(["a", "c", "absent"]);
-        assert_eq!(known.updates(&served), [("a".to_owned(), true)]);
+        // The label of the namespace `c` may belong to a controller of another scope.
+        assert_eq!(known.updates(&served), [("a".to_owned(), true), ("c".to_owned(), true)]);
         known.note("a", true);
+        known.note("c", true);
+        known.apply(namespace("a", &[MACHINES_LABEL]));
         assert_eq!(known.updates(&served), []);
     }
 

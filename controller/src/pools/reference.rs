@@ -16,6 +16,10 @@
 //!
 //! A machine that the leader leaves alone counts as a machine that no pool selects.
 //!
+//! The controller may serve only a part of the pools: see [`Scope`](crate::pools::facts::Scope). If no pool of this part
+//! selects a machine, the webhook of another controller may have added its reference and its marks, and decides about
+//! them. Only a reference of another machine is removed: a copy must not get its network data.
+//!
 //! When a VirtualMachine is created, its Secret does not exist yet. The pod of the machine waits until the leader has
 //! recorded the addresses and created the Secret. The webhooks allocate nothing and write nothing: a new machine has no
 //! UID, another webhook may reject it, and the request may be a dry run.
@@ -106,7 +110,8 @@ pub fn admit_new(new: NewMachine<'_>, selection: &Selection) -> serde_json::Resu
             edit.remove(&["metadata", "annotations", annotation]);
         }
     }
-    let copied = machine.reference().filter(|_| is_copy || machine.secret().is_some());
+    let is_of_another = selection.may_be_of_another(&machine) && machine.has_own_reference();
+    let copied = machine.reference().filter(|_| !is_of_another && (is_copy || machine.secret().is_some()));
     if copied.is_none()
         && let Some(member) = machine.own_network_data()
     {
@@ -136,7 +141,9 @@ pub fn admit_new(new: NewMachine<'_>, selection: &Selection) -> serde_json::Resu
         if copied.is_some() {
             edit.remove(&machine.path_of_reference());
         }
-        unmark(&mut edit);
+        if !is_of_another {
+            unmark(&mut edit);
+        }
         let warning = copied.map(|copied| {
             let member = machine.path_of_reference().join(".");
             format!("{member}: removed, {copied:?} has the network data of another machine")
@@ -174,6 +181,9 @@ pub fn admit_change(old: &Object, new: &Object, selection: &Selection, name: &st
     assign_mac_addresses(&mut edit, template);
     put_back_mac_addresses(&mut edit, old_template, template);
     let [before, machine] = [old, new].map(|object| VirtualMachine::read(object.clone()));
+    if selection.may_be_of_another(&before) && selection.may_be_of_another(&machine) {
+        return Ok(Allowed::of(edit, None));
+    }
     let (is_selected, selected) = match selection.of(&machine) {
         _ if machine.awaits_migration || (machine.is_left_alone() && before.secret().is_none()) => (false, Vec::new()),
         Ok(selected) => (!selected.is_empty(), selected),
@@ -550,6 +560,13 @@ impl VirtualMachine {
         }
     }
 
+    /// Whether a webhook has given this machine, and no other one, the Secret to which its template refers.
+    fn has_own_reference(&self) -> bool {
+        let key = self.key();
+        let is_own = self.secret().is_some_and(|secret| is_issued_for(secret, &key.name));
+        is_own && self.mark.vm.as_deref() == Some(&*key.to_string())
+    }
+
     /// Returns the path of the volume with network data that a user wrote. `None`: the machine has no such network
     /// data.
     pub(crate) fn own_network_data(&self) -> Option<String> {
@@ -746,6 +763,39 @@ mod tests {
             let member = "spec.template.spec.volumes.1.cloudInitConfigDrive.networkDataSecretRef";
             assert_eq!(warnings, [format!("{member}: removed, {secret:?} has the network data of another machine")]);
         }
+    }
+
+    #[test]
+    fn a_controller_of_other_pools_keeps_the_reference_of_a_machine_and_removes_that_of_a_copy() {
+        let none = selection(&[]).of_part(true);
+        let admitted = |object: &Value| {
+            let read = serde_json::from_value(object.clone()).unwrap();
+            let new = NewMachine { object: &read, is_copy: false, held: &BTreeSet::new(), name: NAME };
+            match admit_new(new, &none).unwrap() {
+                Decision::NotSelected(allowed) => patched(object, allowed.operations),
+                other => panic!("{other:?}"),
+            }
+        };
+        let machine = served(EARLIER, "n/w-0");
+        assert_eq!(admitted(&machine), machine);
+        for (secret, vm) in [("w-1-networkdata-cccccccccccccccc", "n/w-1"), (EARLIER, "other/w-0")] {
+            assert_eq!(facts_of(&admitted(&served(secret, vm))), (None, Some(101), Mark::default()), "{secret}");
+        }
+        let is_changed = |old: &Value, new: &Value| {
+            let [old, new] = [old, new].map(|it| serde_json::from_value::<Object>(it.clone()).unwrap());
+            admit_change(&old, &new, &none, NAME).unwrap() != Allowed::default()
+        };
+        // The leader of the other controller has requested the reference, or a reference to another Secret.
+        assert!(!is_changed(&object(&json!({})), &machine));
+        assert!(!is_changed(&machine, &served("w-0-networkdata-cccccccccccccccc", "n/w-0")));
+        // A machine that leaves a pool of this controller loses its reference.
+        let own = selection(&[pool("p", &json!({"spec": {"machineSelector": {"matchLabels": {"a": "b"}}}}))]);
+        let mut before = machine.clone();
+        before["metadata"]["labels"] = json!({"a": "b"});
+        let [before, after] = [before, applied(&machine)].map(|it| serde_json::from_value::<Object>(it).unwrap());
+        let allowed = admit_change(&before, &after, &own.of_part(true), NAME).unwrap();
+        let after = patched(&applied(&machine), allowed.operations);
+        assert_eq!((facts_of(&after), allowed.warnings.len()), ((None, None, Mark::default()), 1));
     }
 
     #[test]

@@ -52,6 +52,8 @@ pub struct Selection {
     node_pools: BTreeMap<Key, Arc<Object>>,
     /// The networks of all valid pools.
     networks: BTreeSet<String>,
+    /// Whether the cluster may have pools of another controller, which are not here.
+    is_part: bool,
 }
 
 /// The pools that the registry has. Every part of the leader that allocates addresses uses only these pools, so no part
@@ -100,7 +102,19 @@ impl Selection {
         let memberships = pools.iter().map(|(id, pool)| (id.clone(), pool.membership(&node_pools, namespaces)));
         let memberships = Arc::new(memberships.collect());
         let networks = pools.values().filter_map(|pool| pool.network()).map(str::to_owned).collect();
-        Self { pools, selectors, ending, undecided, memberships, node_pools, networks }
+        Self { pools, selectors, ending, undecided, memberships, node_pools, networks, is_part: false }
+    }
+
+    /// Sets whether the cluster may have pools of another controller, which this selection lacks.
+    #[must_use]
+    pub fn of_part(self, is_part: bool) -> Self {
+        Self { is_part, ..self }
+    }
+
+    /// Whether another controller may serve a machine: no pool of this selection serves it, but the cluster may have
+    /// other pools.
+    pub(crate) fn may_be_of_another(&self, machine: &VirtualMachine) -> bool {
+        self.is_part && self.of(machine).is_ok_and(|all| all.is_empty()) && self.kept(machine, &[]).is_none()
     }
 
     /// Whether records of machines in this namespace count on this network: a pool of the network serves the namespace,

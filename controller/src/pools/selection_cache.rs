@@ -133,11 +133,10 @@ impl SelectionCache {
         }
     }
 
-    /// Whether the cache has every pool of the cluster, because the controller is not limited to a namespace or a
-    /// label.
+    /// The objects for which the controller is responsible.
     #[must_use]
-    pub(crate) fn has_every_pool(&self) -> bool {
-        self.scope.namespace.is_empty() && self.scope.watch_filter.is_empty()
+    pub(crate) fn scope(&self) -> &Scope {
+        &self.scope
     }
 
     /// Returns the current selection. `None`: the objects are not listed yet.
@@ -211,7 +210,7 @@ impl SelectionCache {
             // No pool needs the labels of Namespaces.
             false => Some(NamespaceLabels::new()),
         };
-        Ok(Selection::new(pools, node_pools, namespaces.as_ref()))
+        Ok(Selection::new(pools, node_pools, namespaces.as_ref()).of_part(!self.scope.is_whole()))
     }
 
     /// Watches the objects and updates the cache, until the future is dropped.
@@ -299,7 +298,7 @@ impl SelectionCache {
         let selection = match self.current().filter(|_| effect == Effect::Pools) {
             Some(selection) => selection,
             None => {
-                let selection = Arc::new(objects.selection());
+                let selection = Arc::new(objects.selection().of_part(!self.scope.is_whole()));
                 self.current.send_replace(Some(Arc::clone(&selection)));
                 selection
             }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow, ensure};
 use clap::Args;
+use futures::future;
 use glowplug::host::Timestamp;
 use kube::config::{KubeConfigOptions, KubeconfigError};
 use kube::{Client, Config};
@@ -158,7 +159,8 @@ pub async fn work(options: &Options, client: Client, phase: watch::Receiver<Phas
 
     let election = options.leader_elect.then(|| {
         let (stop, stopped) = watch::channel(false);
-        let candidate = Candidate::new(client.clone(), client.default_namespace(), LEASE, &identity(), LEASE_DURATION);
+        let (namespace, lease) = (client.default_namespace(), scope.name(LEASE));
+        let candidate = Candidate::new(client.clone(), namespace, &lease, &identity(), LEASE_DURATION);
         let candidate = candidate.with_watchdog(watchdog);
         let (mut ages, cache) = (candidate.ages(), Arc::clone(&selection));
         tokio::spawn(async move {
@@ -277,10 +279,18 @@ pub async fn reconcile(
     let pools = pools.with_states(Arc::clone(&states)).with_beyond(Arc::clone(&beyond));
     let pools = pools.with_obstacle(move || of_pools.obstacle());
     let namespaces = Namespaces::new(client.clone(), selection);
-    let namespaces_of_macs = Namespaces::of_macs(client.clone(), macs.namespaces());
+    let namespaces_of_macs =
+        scope.serves_cluster_scoped().then(|| Namespaces::of_macs(client.clone(), macs.namespaces(), scope));
+    let namespaces_of_macs = async {
+        match namespaces_of_macs {
+            Some(namespaces) => namespaces.run().await,
+            // The MACPools belong to other controllers, and so do the labels of their namespaces.
+            None => future::pending().await,
+        }
+    };
     let node_pools = NodePools::new(client.clone(), Arc::clone(selection), Events::start(client.clone()));
     let around = async {
-        let (never, _, _, _) = tokio::join!(namespaces.run(), node_pools.run(), macs.run(), namespaces_of_macs.run());
+        let (never, _, _, _) = tokio::join!(namespaces.run(), node_pools.run(), macs.run(), namespaces_of_macs);
         Ok::<_, Stopped>(never)
     };
     let (of_claims, of_machines) = (opening.clone(), opening.clone());

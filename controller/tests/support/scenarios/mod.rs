@@ -250,6 +250,8 @@ scenarios! {
     registry::an_adopted_record_becomes_a_lease_of_its_claimant,
     node_pools::a_namespace_has_the_label_while_a_pool_serves_its_machines,
     node_pools::a_label_that_a_person_has_set_on_a_namespace_stays,
+    node_pools::a_label_that_an_earlier_version_has_set_on_a_namespace_stays,
+    node_pools::a_leader_never_removes_the_label_that_a_leader_of_another_scope_has_set,
     node_pools::a_node_pool_with_an_exhausted_pool_gets_a_condition_and_an_event,
     node_pools::a_pool_of_the_same_name_is_derived_from_the_configuration_of_a_node_pool,
     node_pools::a_node_pool_with_unreadable_managed_fields_gets_its_pool_and_its_events,

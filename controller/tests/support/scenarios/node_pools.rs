@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use futures::StreamExt as _;
 use glowplug::diagnostic::Diagnostics;
 use glowplug::render::dracut;
 use glowplug_controller::cluster::events::Events;
@@ -14,7 +15,9 @@ use glowplug_controller::pools::node_pools::{CONDITION, NodePools};
 use glowplug_controller::pools::selection_cache::SelectionCache;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
+use kube::runtime::WatchStreamExt as _;
 use kube::runtime::wait::await_condition;
+use kube::runtime::watcher::{self, watcher};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
@@ -80,13 +83,23 @@ pub async fn a_namespace_has_the_label_while_a_pool_serves_its_machines(cluster:
 }
 
 pub async fn a_label_that_a_person_has_set_on_a_namespace_stays(cluster: &Cluster) {
+    label_stays(cluster, "kubectl").await;
+}
+
+/// Earlier versions of the controller have one field manager for every scope.
+pub async fn a_label_that_an_earlier_version_has_set_on_a_namespace_stays(cluster: &Cluster) {
+    label_stays(cluster, "glowplug-controller").await;
+}
+
+/// Checks that the label of another field manager stays on a namespace until this manager removes it.
+async fn label_stays(cluster: &Cluster, manager: &str) {
     let hosted = Hosted::new(cluster).await;
     let namespaces: Api<Namespace> = Api::all(cluster.client());
-    let by_hand = Patch::Apply(json!({
-        "apiVersion": "v1", "kind": "Namespace",
-        "metadata": {"name": hosted.clusters, "labels": {(MACHINES_LABEL): "true"}},
-    }));
-    namespaces.patch(&hosted.clusters, &PatchParams::apply("kubectl"), &by_hand).await.unwrap();
+    let apply = async |metadata: Value| {
+        let namespace = Patch::Apply(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}));
+        namespaces.patch(&hosted.clusters, &PatchParams::apply(manager), &namespace).await.unwrap();
+    };
+    apply(json!({"name": hosted.clusters, "labels": {(MACHINES_LABEL): "true"}})).await;
     let _tasks = start(cluster, &hosted);
     hosted.node_pool("workers", 0, &json!({})).await;
     hosted.pool("workers", &["10.0.0.8-10.0.0.9"]).await;
@@ -96,6 +109,39 @@ pub async fn a_label_that_a_person_has_set_on_a_namespace_stays(cluster: &Cluste
     // label any more, the leader has also processed the first one.
     until_labelled(cluster, &hosted.namespace, false).await;
     until_labelled(cluster, &hosted.clusters, true).await;
+    apply(json!({"name": hosted.clusters})).await;
+    until_labelled(cluster, &hosted.clusters, false).await;
+}
+
+pub async fn a_leader_never_removes_the_label_that_a_leader_of_another_scope_has_set(cluster: &Cluster) {
+    let (hosted, other) = (Hosted::new(cluster).await, Hosted::new(cluster).await);
+    let serve = async |hosted: &Hosted| {
+        let tasks = start(cluster, hosted);
+        hosted.node_pool("workers", 0, &json!({})).await;
+        hosted.pool("workers", &["10.0.0.8-10.0.0.9"]).await;
+        until_labelled(cluster, &hosted.namespace, true).await;
+        tasks
+    };
+    let _tasks = serve(&hosted).await;
+    let namespaces: Api<Namespace> = Api::all(cluster.client());
+    let of_name = watcher::Config::default().fields(&format!("metadata.name={}", hosted.namespace));
+    let mut seen = Box::pin(watcher(namespaces.clone(), of_name).applied_objects());
+    assert!(seen.next().await.unwrap().unwrap().labels().contains_key(MACHINES_LABEL));
+    let _others = serve(&other).await;
+    // The second update of a namespace follows a pass over all namespaces.
+    other.pools.delete("workers", &DeleteParams::default()).await.unwrap();
+    until_labelled(cluster, &other.namespace, false).await;
+    let last = Patch::Merge(json!({"metadata": {"annotations": {"last": "true"}}}));
+    namespaces.patch(&hosted.namespace, &PatchParams::default(), &last).await.unwrap();
+    loop {
+        let namespace = seen.next().await.unwrap().unwrap();
+        assert!(namespace.labels().contains_key(MACHINES_LABEL));
+        if namespace.annotations().contains_key("last") {
+            break;
+        }
+    }
+    hosted.pools.delete("workers", &DeleteParams::default()).await.unwrap();
+    until_labelled(cluster, &hosted.namespace, false).await;
 }
 
 pub async fn a_node_pool_with_an_exhausted_pool_gets_a_condition_and_an_event(cluster: &Cluster) {
