@@ -288,6 +288,18 @@ impl Work<'_> {
                 registry.end_records(holder, addresses).await?;
                 self.read_registry(view).await?;
             }
+            Step::RecordMove(holder) => {
+                let uid = holder.uid.clone();
+                let beyond = registry.note_migrated(holder).await?;
+                if !beyond.is_empty() {
+                    tracing::warn!(
+                        claim = %key, uid, addresses = list(beyond),
+                        "did not hold the addresses of a claim that clusterctl moved to another cluster: its namespace has a quarter of \
+                         the pool for such claims already, or the API server refuses to change the leases"
+                    );
+                }
+                view.moved.remove(&uid);
+            }
             Step::Release(holder) => {
                 let uid = holder.uid.clone();
                 let addresses = provider.release(holder).await?;

@@ -88,8 +88,8 @@ pub enum Standing {
     /// address.
     Foreign,
     /// Another claimant holds the address, has a record or a report of it, or migrated with it to another cluster. The
-    /// standing is the same if a claimant of another name or kind held the address last, and its reuse delay is not
-    /// over.
+    /// standing is the same if a claimant of another name or kind held the address last, and its reuse delay is not over.
+    /// The IPAddress of a claim that has moved to another cluster and back is of no other claimant.
     HeldByOther,
 }
 

@@ -9,6 +9,7 @@
 //! | needs an address | finalizer on the claim, lease, IPAddress, status |
 //! | is being deleted | delete the IPAddress, remove its finalizer, release the lease, remove the finalizer of the claim |
 //! | does not exist, by a consistent read | delete the IPAddress, remove its finalizer, release the lease |
+//! | has moved to another cluster with `clusterctl move` | the move in the lease, then the requests above |
 
 mod adoptee;
 mod recorded;
@@ -52,6 +53,9 @@ pub(crate) struct View {
     /// without a claim. A consistent read has proved that each of these claims is gone, and that each of these
     /// IPAddresses is gone or has its claim.
     pub(crate) former: BTreeSet<String>,
+    /// UIDs of claims of this name that `clusterctl move` has moved to another cluster, and in whose leases this pass
+    /// has not recorded the move. The machines keep the addresses there.
+    pub(crate) moved: BTreeSet<String>,
     pub(crate) cluster: Cluster,
     /// Whether the watch filter of this controller selects the claim.
     pub(crate) is_watched: bool,
@@ -108,12 +112,18 @@ pub(crate) enum Step {
     Withdraw,
     /// Ends the records of these addresses, which the objects of the claim no longer have.
     EndRecords(Machine, BTreeSet<(String, IpAddr)>),
+    /// Records that a claim has moved to another cluster with its addresses.
+    RecordMove(Machine),
     /// Releases everything that a claim holds.
     Release(Machine),
 }
 
 /// Decides the next request. `now` becomes the transition time of each condition whose status changes.
 pub(crate) fn decide(view: &View, now: Timestamp) -> Step {
+    // clusterctl removes the finalizers, so a moved claim may be gone before the next pass.
+    if let Some(uid) = view.moved.first() {
+        return Step::RecordMove(view.key.holder(HolderKind::IpAddressClaim, uid));
+    }
     match &view.claim {
         None => view.clean_up().unwrap_or(Step::Wait),
         Some(claim) if view.is_stopped(claim) => view.stop(claim, now),
@@ -142,7 +152,8 @@ impl Step {
             | Self::DeleteAddress
             | Self::Adopt(..)
             | Self::Claim(_)
-            | Self::Withdraw => None,
+            | Self::Withdraw
+            | Self::RecordMove(_) => None,
         }
     }
 }

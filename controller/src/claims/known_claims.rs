@@ -28,6 +28,9 @@ pub(crate) struct KnownClaims {
     addresses: Newest<Key, IpAddress>,
     /// UIDs of the claims of each name that may be gone and may hold an address.
     former: BTreeMap<Key, BTreeSet<String>>,
+    /// UIDs of claims that `clusterctl move` has moved to another cluster. The claim may be gone, and its leases may
+    /// lack the move.
+    moved: BTreeSet<String>,
     /// UIDs of claims that have ended, and the time of their end. Entries that are too old are removed from time to
     /// time.
     ended: BTreeMap<String, Instant>,
@@ -62,6 +65,7 @@ impl KnownClaims {
             claims: Newest::default(),
             addresses: Newest::default(),
             former: BTreeMap::new(),
+            moved: BTreeSet::new(),
             ended: BTreeMap::new(),
             recent: 0,
             clusters: Newest::default(),
@@ -157,11 +161,11 @@ impl KnownClaims {
     pub(crate) fn remove(&mut self, kind: ClaimKind, key: &Key, version: Option<u64>) -> BTreeSet<Key> {
         match kind {
             ClaimKind::Claim => {
-                let uid = self.claims.get(key).map(|claim| claim.uid().to_owned());
+                let claim = self.claims.get(key).cloned();
                 if !self.claims.remove(key, version) {
                     return BTreeSet::new();
                 }
-                uid.into_iter().for_each(|uid| self.note_former(key, uid));
+                claim.iter().for_each(|claim| self.note_gone(claim));
                 [key.clone()].into()
             }
             ClaimKind::Address => {
@@ -207,10 +211,10 @@ impl KnownClaims {
     pub(crate) fn end(&mut self, kind: ClaimKind, key: &Key, version: u64) {
         match kind {
             ClaimKind::Claim => {
-                let uid = self.claims.get(key).map(|claim| claim.uid().to_owned());
+                let claim = self.claims.get(key).cloned();
                 self.claims.forget(key, version);
                 let is_gone = self.claims.get(key).is_none();
-                uid.filter(|_| is_gone).into_iter().for_each(|uid| self.note_former(key, uid));
+                claim.filter(|_| is_gone).iter().for_each(|claim| self.note_gone(claim));
             }
             ClaimKind::Address => {
                 let address = self.addresses.get(key).cloned();
@@ -238,6 +242,7 @@ impl KnownClaims {
             self.ended.retain(|_, ended| now.duration_since(*ended) <= LATEST);
             self.recent = self.ended.len();
         }
+        self.moved.remove(uid);
         for of_names in [&mut self.former, &mut self.reserved] {
             if let Some(former) = of_names.get_mut(key) {
                 former.remove(uid);
@@ -313,13 +318,17 @@ impl KnownClaims {
         // After a start, the former holders also contain the reservation of an IPAddress without a claim. This
         // IPAddress still exists, so the filter leaves out its UID.
         let former = former.filter(|former| Some(*former) != uid && Some(*former) != own);
+        let former: BTreeSet<String> = former.map(str::to_owned).collect();
+        let all = former.iter().map(String::as_str).chain(uid);
+        let moved = all.filter(|uid| self.moved.contains(*uid)).map(str::to_owned).collect();
         let pool = claim.and_then(|claim| claim.pool.resolve(&key.namespace));
         View {
             key: key.clone(),
             version: self.version,
             claim: claim.cloned(),
             address: address.cloned(),
-            former: former.map(str::to_owned).collect(),
+            former,
+            moved,
             cluster: claim.map_or(Cluster::None, |claim| self.cluster_of(claim, &key.namespace)),
             is_watched: claim.is_none_or(|claim| self.is_watched(claim)),
             pool: pool
@@ -378,8 +387,11 @@ impl KnownClaims {
         if !(is_ours || self.is_known(&key)) || !self.claims.is_news(&key, version) {
             return BTreeSet::new();
         }
-        let before = self.claims.get(&key).map(|known| known.uid().to_owned());
-        before.into_iter().filter(|uid| uid != claim.uid()).for_each(|uid| self.note_former(&key, uid));
+        let before = self.claims.get(&key).filter(|known| known.uid() != claim.uid()).cloned();
+        before.iter().for_each(|before| self.note_gone(before));
+        if claim.is_moved() {
+            self.moved.insert(claim.uid().to_owned());
+        }
         // The IPAddress of this claim may have come before the claim, or the reference of the claim may have named
         // another pool or no pool before. Then the registry has a reservation for the IPAddress, and must now adopt a
         // record for the claim.
@@ -420,6 +432,17 @@ impl KnownClaims {
     fn is_known(&self, key: &Key) -> bool {
         let has_object = self.claims.version(key).is_some() || self.addresses.version(key).is_some();
         has_object || self.former.contains_key(key) || self.reserved.contains_key(key)
+    }
+
+    /// Notes that a claim no longer exists. The controller ends no claim of a paused Cluster. So another program has
+    /// removed the claim by force, and may be `clusterctl move`: the annotation of the move may reach this leader after
+    /// a read that finds no claim, or never if a watch begins again with a list.
+    fn note_gone(&mut self, claim: &IpAddressClaim) {
+        let (key, uid) = (claim.key(), claim.uid().to_owned());
+        if !claim.is_deleted() && self.cluster_of(claim, &key.namespace) == Cluster::Paused {
+            self.moved.insert(uid.clone());
+        }
+        self.note_former(&key, uid);
     }
 
     fn note_former(&mut self, key: &Key, uid: String) {
@@ -471,7 +494,7 @@ mod tests {
 
     use super::super::decision::decide;
     use super::*;
-    use crate::kinds::cluster_api::ADDRESS_FINALIZER;
+    use crate::kinds::cluster_api::{ADDRESS_FINALIZER, MOVED_ANNOTATION};
 
     fn object(value: Value) -> Object {
         serde_json::from_value(value).unwrap()
@@ -576,6 +599,51 @@ mod tests {
         assert_eq!(index.view(&key("a")).former, ["u1".to_owned()].into());
         index.forget(&key("a"), "u1");
         assert_eq!(index.by_age(), []);
+    }
+
+    #[test]
+    fn a_claim_that_clusterctl_moves_counts_as_moved_until_its_addresses_are_released() {
+        let cluster = |paused: bool| {
+            let metadata = json!({"namespace": "n", "name": "c1", "resourceVersion": "1"});
+            object(json!({"metadata": metadata, "spec": {"paused": paused}}))
+        };
+        let with = |metadata: Value| {
+            let mut value = serde_json::to_value(claim("a", "u1", 3)).unwrap();
+            json_patch::merge(&mut value, &json!({"metadata": metadata}));
+            object(value)
+        };
+        let moved = || with(json!({"annotations": {(MOVED_ANNOTATION): ""}}));
+        let deleted = || with(json!({"deletionTimestamp": "1970-01-01T00:00:09Z"}));
+        let none: BTreeSet<String> = [].into();
+        // Whether the Cluster is paused, the last version of the claim, and whether the claim has moved.
+        for (is_paused, last, is_moved) in [
+            (false, None, false),
+            (false, Some(moved()), true),
+            (true, Some(moved()), true),
+            // A read finds no claim before the watch reports the annotation.
+            (true, None, true),
+            (true, Some(deleted()), false),
+        ] {
+            for is_found_by_read in [false, true] {
+                let mut index = index();
+                index.apply(ClaimKind::Cluster, cluster(is_paused));
+                index.apply(ClaimKind::Claim, claim("a", "u1", 2));
+                assert_eq!(index.view(&key("a")).moved, none);
+                if let Some(last) = &last {
+                    index.apply(ClaimKind::Claim, last.clone());
+                }
+                match is_found_by_read {
+                    true => index.end(ClaimKind::Claim, &key("a"), 3),
+                    false => drop(index.remove(ClaimKind::Claim, &key("a"), None)),
+                }
+                let view = index.view(&key("a"));
+                let former: BTreeSet<String> = ["u1".to_owned()].into();
+                let expected = if is_moved { former.clone() } else { none.clone() };
+                assert_eq!((view.former, view.moved), (former, expected), "{is_paused} {last:?}");
+                index.forget(&key("a"), "u1");
+                assert_eq!(index.moved, none);
+            }
+        }
     }
 
     #[test]

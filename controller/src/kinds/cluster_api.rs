@@ -36,6 +36,9 @@ pub const FAMILY_ANNOTATION: &str = "ipam.glowplug.dev/family";
 pub const REQUEST_ANNOTATION: &str = "ipam.glowplug.dev/requested-address";
 /// Annotation of a paused object. Controllers do not change a paused object.
 pub const PAUSED_ANNOTATION: &str = "cluster.x-k8s.io/paused";
+/// Annotation that `clusterctl move` writes into an object just before it deletes the object in the source cluster. The
+/// target cluster has the object already. The annotation replaces all other annotations.
+pub const MOVED_ANNOTATION: &str = "clusterctl.cluster.x-k8s.io/delete-for-move";
 /// Label with the name of the controller that handles an object, if several controllers run.
 pub const WATCH_FILTER_LABEL: &str = "cluster.x-k8s.io/watch-filter";
 
@@ -286,7 +289,7 @@ impl IpAddressClaim {
         let status = &data["status"];
         let has_address = metadata.name.is_some() && status["addressRef"]["name"].as_str() == metadata.name.as_deref();
         let conditions = CONDITIONS.map(|path| Stored::read(&data, path, &["Ready", "Paused"]));
-        let names = [WATCH_FILTER_LABEL, PAUSED_ANNOTATION, FAMILY_ANNOTATION, REQUEST_ANNOTATION];
+        let names = [WATCH_FILTER_LABEL, PAUSED_ANNOTATION, MOVED_ANNOTATION, FAMILY_ANNOTATION, REQUEST_ANNOTATION];
         let metadata = trimmed(metadata, &names, &[]);
         Ok(Self { metadata, pool: pool_ref, cluster, has_status: status.is_object(), has_address, conditions })
     }
@@ -313,6 +316,12 @@ impl IpAddressClaim {
     #[must_use]
     pub fn is_deleted(&self) -> bool {
         self.metadata.deletion_timestamp.is_some()
+    }
+
+    /// Whether `clusterctl move` has moved the claim to another cluster, where its machine keeps the address.
+    #[must_use]
+    pub fn is_moved(&self) -> bool {
+        self.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(MOVED_ANNOTATION))
     }
 
     /// Whether an infrastructure provider still needs the address: the claim has a finalizer of the provider.

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use super::network::Network;
 use super::pool_state::PoolState;
 use super::state::Allocator;
-use crate::host::claim::{Claimant, Machine, is_guest_of};
+use crate::host::claim::{Claimant, Lease, Machine, is_guest_of, is_successor};
 use crate::host::may_record::{Source, Standing, Verdict, may_record};
 use crate::host::pool::{Pool, Reserved, ReservedAddress};
 use crate::network::Family;
@@ -42,8 +42,11 @@ impl Allocator {
         if own.is_empty() && !has_left && (!having.is_empty() || !is_served()) {
             return Standing::Foreign;
         }
+        // `clusterctl move` has moved the claim and its IPAddress to another cluster and back.
+        let is_back = |last: &Lease| source == Source::IpAddress && is_successor(&last.claimant.machine, machine);
         let is_contested = !matches!(source, Source::Report | Source::Neighbour)
-            && (state.delayed_for(address, machine).is_some() || is_contested(state, machine, address));
+            && (state.delayed_for(address, machine).is_some_and(|last| !is_back(last))
+                || is_contested(state, machine, address));
         if holder.is_some() || is_contested {
             return Standing::HeldByOther;
         }

@@ -93,6 +93,7 @@ fn view() -> View {
         claim: Some(claim(&json!({}))),
         address: None,
         former: BTreeSet::new(),
+        moved: BTreeSet::new(),
         cluster: Cluster::None,
         is_watched: true,
         pool: Some(pool),
@@ -320,6 +321,21 @@ fn a_waiting_claim_stays_in_the_wait_queue_while_its_pool_is_exhausted() {
     let mut view = View { problem: Some(Problem::Refused(error)), ..view() };
     view.ledger.waits = true;
     assert_eq!(readiness(&view), is(NotReady::PoolExhausted, FREE));
+}
+
+#[test]
+fn the_move_of_a_claim_to_another_cluster_is_recorded_before_any_other_request() {
+    let moved: BTreeSet<String> = ["u1".to_owned()].into();
+    let recorded = Step::RecordMove(holder("u1"));
+    for cluster in [Cluster::Paused, Cluster::None] {
+        for changes in [json!({}), deleted()] {
+            let view = View { claim: Some(claim(&changes)), cluster, moved: moved.clone(), ..served() };
+            assert_eq!(next(&view), recorded);
+        }
+    }
+    let gone = View { claim: None, former: moved.clone(), moved, ..view() };
+    assert_eq!(next(&gone), recorded);
+    assert_eq!(next(&View { moved: BTreeSet::new(), ..gone }), Step::Release(holder("u1")));
 }
 
 #[test]

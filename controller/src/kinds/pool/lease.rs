@@ -75,8 +75,8 @@ pub struct LeaseSpec {
     #[schemars(length(max = MOST_SECRETS), inner(length(max = MAX_NAME)))]
     #[schemars(extend("x-kubernetes-list-type" = "set"))]
     pub secrets: Option<BTreeSet<String>>,
-    /// Time when the guest of the machine migrated to another cluster with the address. After the release, no machine
-    /// gets the address for 30 days, or until this lease is deleted. Absent: the guest did not migrate.
+    /// Time when the guest of the machine migrated, or the claim moved, to another cluster with the address. After the
+    /// release, no machine gets the address for 30 days, or until this lease is deleted. Absent: neither happened.
     /// Example: `2026-08-15T10:00:00.000000Z`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub migrated: Option<MicroTime>,

@@ -55,8 +55,8 @@ pub struct PoolStatus {
     /// the pool first selected them. Example: `0`.
     #[serde(default)]
     pub left_alone: u32,
-    /// Number of machines whose guests migrated to another cluster, and whose addresses are not held after the deletion of the machine,
-    /// because their namespace already has too many such addresses. Example: `0`.
+    /// Number of machines whose guests migrated to another cluster, and whose addresses are not held after the deletion of the machine:
+    /// the namespace already has too many such addresses, or the API server refuses to change a lease. Example: `0`.
     #[serde(default)]
     pub not_held: u32,
     /// Addresses that are not reserved because there are too many of them. Guests, Services or Clusters of other namespaces have them.

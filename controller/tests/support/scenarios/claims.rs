@@ -565,6 +565,33 @@ pub async fn a_moved_claim_keeps_its_address(cluster: &Cluster) {
     }
 }
 
+pub async fn the_address_of_a_claim_that_clusterctl_moves_away_is_held_until_the_claim_is_back(cluster: &Cluster) {
+    let (site, _controller) = site(cluster, &["10.0.0.8/31"]).await;
+    create(&site.clusters, json!({"metadata": {"name": "moved"}, "spec": {}})).await;
+    site.claim("a", &json!({"spec": {"clusterName": "moved"}})).await;
+    assert_eq!(site.address_of("a").await, "10.0.0.8");
+    merge(&site.clusters, "moved", &json!({"spec": {"paused": true}})).await;
+    for objects in [&site.addresses, &site.claims] {
+        let moved = json!({"metadata": {"annotations": {"clusterctl.cluster.x-k8s.io/delete-for-move": ""}}});
+        merge(objects, "a", &moved).await;
+        objects.delete("a", &DeleteParams::default()).await.unwrap();
+        merge(objects, "a", &json!({"metadata": {"finalizers": []}})).await;
+    }
+    poll("the release of the lease", async || {
+        let leases = leader::stored(cluster.client(), &format!("{}/vlan10", site.namespace)).await;
+        (leases == [("10.0.0.8".to_owned(), "a".to_owned(), true)]).then_some(())
+    })
+    .await;
+    site.claim("b", &json!({})).await;
+    assert_eq!(site.address_of("b").await, "10.0.0.9");
+    site.claim("c", &json!({})).await;
+    site.until_not_ready("c", "PoolExhausted").await;
+    move_in(&site, "a", "10.0.0.8").await;
+    merge(&site.clusters, "moved", &json!({"spec": {"paused": false}})).await;
+    assert_eq!(site.address_of("a").await, "10.0.0.8");
+    assert_eq!(site.held().await, rows([("10.0.0.8", "a"), ("10.0.0.9", "b")]));
+}
+
 pub async fn a_paused_claim_that_is_created_after_its_ipaddress_holds_the_address(cluster: &Cluster) {
     let (site, _controller) = site(cluster, &["10.0.0.8/31"]).await;
     create(&site.clusters, json!({"metadata": {"name": "moved"}, "spec": {"paused": true}})).await;

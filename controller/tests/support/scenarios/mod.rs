@@ -295,6 +295,7 @@ scenarios! {
     claims::a_global_pool_serves_claims_of_every_namespace,
     claims::a_claim_of_machine_api_is_released_after_machine_api_has_removed_its_finalizer,
     claims::a_moved_claim_keeps_its_address,
+    claims::the_address_of_a_claim_that_clusterctl_moves_away_is_held_until_the_claim_is_back,
     claims::a_paused_claim_that_is_created_after_its_ipaddress_holds_the_address,
     claims::an_ipaddress_that_is_removed_by_force_is_written_again,
     claims::a_claim_that_is_removed_by_force_leaves_no_lease_and_no_ipaddress,

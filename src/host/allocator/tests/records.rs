@@ -489,6 +489,34 @@ fn a_record_of_the_address_of_a_migrated_guest_is_a_conflict_until_the_reuse_del
 }
 
 #[test]
+fn a_claim_that_moved_to_another_cluster_and_back_gets_its_address_only_with_its_ipaddress() {
+    let mut allocator = allocator([on("vlan10", "one", "addresses: [10.0.0.0/29]")], []);
+    let claim_of = |name: &str, uid: &str| {
+        let machine = machine(name, uid).of_kind(HolderKind::IpAddressClaim);
+        Claim { machine, ..claim(name, uid, &["n/one"]) }
+    };
+    let first = claim_of("a", "1");
+    assert_eq!(given(&mut allocator, &first, 0), "10.0.0.1/29");
+    assert_eq!(allocator.note_migrated(&first.machine, at(1), &mut Journal::default()), [].into());
+    allocator.release(&first.machine, at(2), &mut Journal::default());
+    assert_eq!(given(&mut allocator, &claim_of("a", "2"), 3), "10.0.0.2/29");
+    allocator.release(&claim_of("a", "2").machine, at(4), &mut Journal::default());
+    let of = |name: &str, kind: Source| {
+        let mut record = record(name, "10.0.0.1/29");
+        record.claimant.machine = claim_of(name, "3").machine;
+        Record { kind, node_pool: Some("n/one".to_owned()), ..record }
+    };
+    for record in [of("b", Source::IpAddress), of("a", Source::IpamClaim)] {
+        let (adopted, reserved, mismatches) = adopt(&mut allocator, &[record.clone()]);
+        assert_eq!((adopted, reserved, mismatches.len()), (0, 0, 1));
+        assert!(mismatches[0].ends_with("is also of IPAddressClaim n/a (1)"), "{mismatches:?}");
+        allocator.release(&record.claimant.machine, at(5), &mut Journal::default());
+    }
+    assert_eq!(adopt(&mut allocator, &[of("a", Source::IpAddress)]), (1, 0, vec![]));
+    assert_eq!(held(&allocator), ["n/vlan10 10.0.0.1/29 n/one a"]);
+}
+
+#[test]
 fn in_the_reuse_delay_only_the_last_holder_and_its_successors_get_an_address_by_their_records() {
     let delay = 3600 * 1000;
     let released_by = |holder: Machine| {
