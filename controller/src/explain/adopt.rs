@@ -893,6 +893,43 @@ mod tests {
     }
 
     #[test]
+    fn an_interface_that_the_secret_of_its_machine_does_not_serve_is_left_alone() {
+        let decided = |reported: Option<&[&str]>, is_stored| {
+            let mut lists = Lists::default();
+            let name = new_name("w").unwrap();
+            let volume = json!({"name": "c", "cloudInitConfigDrive": {"networkDataSecretRef": {"name": name}}});
+            add_vm(&mut lists, "shop/w", reported, json!({"spec": {"template": {"spec": {"volumes": [volume]}}}}));
+            let vm = &lists.vms[&Key::from(("shop", "w"))];
+            let given = Given {
+                interface: "eno102".parse().unwrap(),
+                network: "infra/vlan20".to_owned(),
+                pool: "shop/q".to_owned(),
+                addresses: vec!["10.0.1.8/24".parse().unwrap()],
+            };
+            let document = json!({
+                "links": [{"id": "eno102", "type": "phy"}],
+                "networks": [{"id": "a", "type": "ipv4", "link": "eno102", "ip_address": "10.0.1.8", "netmask": "255.255.255.0"}],
+            });
+            let secret = secret(vm, &name, &lists.holder(vm), vec![given], &document.to_string());
+            lists.add_secret(object(serde_json::to_value(secret).unwrap()));
+            let answer = match is_stored {
+                true => of_cluster(lists, shop()),
+                false => of_file(lists, shop(), &[]).unwrap(),
+            };
+            let [row] = &answer.machines[..] else { panic!("{:?}", answer.machines) };
+            (row.result, row.reason.clone(), row.needs_decision, answer.writes.len())
+        };
+        let silent =
+            "its guest reports no address: keep the address that it uses with preAllocations, or connect its agent";
+        assert_eq!(decided(Some(&[]), false), (Word::LeftAlone, silent.to_owned(), true, 0));
+        let keeps = "its guest reports the addresses: with a record, it keeps them";
+        assert_eq!(decided(Some(&["10.0.0.8"]), false), (Word::Reserved, keeps.to_owned(), false, 1));
+        let stored = "its guest reports the addresses, and it is left alone: preAllocations can keep the addresses for the machine; its \
+                      Secret has no address of the pool until the label ipam.glowplug.dev/network-data=requested is set in spec.template";
+        assert_eq!(decided(Some(&["10.0.0.8"]), true), (Word::Reserved, stored.to_owned(), false, 1));
+    }
+
+    #[test]
     fn the_network_data_of_a_machine_is_unknown_if_the_user_lacks_the_right_to_get_secrets() {
         let decided = |has_secrets| {
             let mut lists = Lists { has_secrets, ..Lists::default() };

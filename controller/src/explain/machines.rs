@@ -20,6 +20,7 @@ use crate::explain::lists::Lists;
 use crate::explain::reserved::Users;
 use crate::kinds::guest::Life;
 use crate::kinds::kubevirt_machine::Instance;
+use crate::kinds::network_data::{NETWORK_DATA_LABEL, REQUESTED};
 use crate::kinds::virtual_machine::{LEFT_ALONE_ANNOTATION, VirtualMachine};
 use crate::machines::Standing;
 use crate::pools::reference::without_volume;
@@ -144,11 +145,15 @@ impl<'a> Facts<'a> {
         let (mut row, mut addresses) = self.outcome(vm, selected, of);
         let guest = self.lists.guests.get(&vm.key()).map(|(_, instance)| instance);
         let mut open = Vec::new();
-        if matches!(row.result, Word::Recorded | Word::Reserved) && guest.is_some_and(Instance::runs_without_data) {
+        let standing = self.standing(vm, selected);
+        let has_own_network = |guest: &Instance| {
+            guest.runs_without_data() || standing == Standing::NotServed && guest.guest.life == Life::Running
+        };
+        if matches!(row.result, Word::Recorded | Word::Reserved) && guest.is_some_and(has_own_network) {
             let unknown = unknown_families(of.pool, guest, &row.addresses);
             open.extend(unknown.map(|family| format!("its guest reports no {family} address")));
         }
-        let is_left_alone = Standing::of(vm, guest) == Standing::LeftAlone && row.result != Word::Allocated;
+        let is_left_alone = standing == Standing::LeftAlone && row.result != Word::Allocated;
         if !of.is_stored && is_left_alone {
             let why = format!("it stays left alone: it has the annotation {LEFT_ALONE_ANNOTATION} of an earlier pool");
             // If the earlier reason says that the machine gets a lease or can keep its address with a record, the new
@@ -161,6 +166,11 @@ impl<'a> Facts<'a> {
         }
         if of.is_stored && is_left_alone && row.result == Word::Recorded {
             row.reason += &format!("; it stays left alone until its annotation {LEFT_ALONE_ANNOTATION} is removed");
+        }
+        if of.is_stored && standing == Standing::NotServed && row.result != Word::Allocated {
+            row.reason += &format!(
+                "; its Secret has no address of the pool until the label {NETWORK_DATA_LABEL}={REQUESTED} is set in spec.template"
+            );
         }
         if vm.cloud_init.is_none() {
             open.push(without_volume(std::slice::from_ref(selected)));
@@ -176,7 +186,7 @@ impl<'a> Facts<'a> {
             (self.row(vm, addresses.to_vec(), result, reason.to_owned()), Vec::new())
         };
         let guest = self.lists.guests.get(&vm.key()).map(|(_, instance)| instance);
-        let standing = Standing::of(vm, guest);
+        let standing = self.standing(vm, selected);
         if standing == Standing::OwnData {
             return row(&[], Word::OwnNetworkData, "it has network data of its own, and gets no address");
         }
@@ -222,7 +232,7 @@ impl<'a> Facts<'a> {
                 let reason = "its guest came from another cluster: it gets addresses like a new machine, for the next start of the guest";
                 return row(&[], Word::New, reason);
             }
-            Standing::OwnData | Standing::LeftAlone | Standing::Runs => {}
+            Standing::OwnData | Standing::LeftAlone | Standing::NotServed | Standing::Runs => {}
         }
         if let Some(problem) = self.unreadable.get(&Key::of_machine(&claimant.machine)) {
             return row(&reported, Word::Conflict, &problem.to_string());
@@ -272,6 +282,13 @@ impl<'a> Facts<'a> {
             }
             _ => self.of_report(vm, &claimant, reported, of),
         }
+    }
+
+    /// State of the network data of the interface that a pool selects.
+    fn standing(&self, vm: &VirtualMachine, selected: &Selected) -> Standing {
+        let guest = self.lists.guests.get(&vm.key()).map(|(_, instance)| instance);
+        let secret = vm.secret().and_then(|name| self.lists.secrets.get(&Key { name: name.to_owned(), ..vm.key() }));
+        Standing::of_interface(vm, guest, secret, &selected.network)
     }
 
     /// Whether the template of a machine refers to a Secret that does not exist.

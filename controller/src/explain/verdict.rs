@@ -10,6 +10,7 @@ use crate::cluster::key::{Key, PoolId};
 use crate::explain::event::Event;
 use crate::kinds::kubevirt_machine::Instance;
 use crate::kinds::mac_pool::MAC_NETWORK;
+use crate::kinds::network_data::{NETWORK_DATA_LABEL, REQUESTED};
 use crate::kinds::pool::{LeaseSpec, Waiting};
 use crate::kinds::virtual_machine::{LEFT_ALONE_ANNOTATION, NODE_POOL_LABEL, NetworkData, VirtualMachine};
 use crate::pools::reference::without_volume;
@@ -25,7 +26,7 @@ pub enum State {
     /// `waiting`: the machine waits for an address or for its network data.
     Waiting,
     /// `leftAlone`: the guest of the machine ran before a pool selected the machine, so the machine keeps its own
-    /// network.
+    /// network. Or a pool selected the machine after its network data was made, so one interface keeps its own network.
     LeftAlone,
     /// `ownNetworkData`: a user wrote the network data of the machine, so the machine gets no address.
     OwnNetworkData,
@@ -153,6 +154,15 @@ pub(super) fn verdict(
     };
     if let Some(verdict) = selected.iter().find_map(waits_in) {
         return verdict;
+    }
+    if machine.secret().is_some() && held.iter().any(|lease| lease.network != MAC_NETWORK) {
+        let (pool, interface) = (&lacking.pool, &lacking.attachment);
+        let reason =
+            format!("the machine holds no address of pool {pool}: its interface {interface:?} keeps its network");
+        let what_to_do = format!(
+            "to give it an address of the pool, set the label {NETWORK_DATA_LABEL}={REQUESTED} in spec.template, then restart the machine"
+        );
+        return (State::LeftAlone, reason, None, Some(what_to_do));
     }
     let reason = match selection.exhausted(lacking) {
         Some(exhausted) => exhausted,

@@ -1226,6 +1226,20 @@ mod tests {
     }
 
     #[test]
+    fn the_answer_about_an_interface_that_the_network_data_does_not_serve_names_the_label() {
+        let mut of_two = machine(referring(), json!({}));
+        let mut second = of_two.networks[0].clone();
+        (second.index, second.name, second.network) = (1, "net2".to_owned(), "infra/vlan20".to_owned());
+        of_two.networks = of_two.networks.iter().cloned().chain([second]).collect();
+        let q = json!({"spec": {"network": "infra/vlan20", "addresses": ["10.0.1.0/24"], "interface": "eno102"}});
+        let answer = about(of_two, vec![pool("p", json!({})), pool("q", q)], vec![lease(json!({}))]);
+        let reason = "the machine holds no address of pool n/q: its interface \"net2\" keeps its network";
+        let advice = "to give it an address of the pool, set the label ipam.glowplug.dev/network-data=requested in spec.template, then \
+                      restart the machine";
+        assert_eq!(said(&answer), (State::LeftAlone, reason, None, Some(advice)));
+    }
+
+    #[test]
     fn the_answer_about_a_machine_that_is_left_alone_names_the_annotation() {
         let noted = json!({"annotations": {(LEFT_ALONE_ANNOTATION): "v"}});
         let answer = about(machine(json!({}), noted), vec![pool("p", json!({}))], vec![]);

@@ -459,6 +459,11 @@ impl OwnSecret {
         self.interfaces.iter().flat_map(|given| &given.addresses).map(IpNetwork::ip).collect()
     }
 
+    /// Whether the Secret gives addresses to the interface on a network.
+    pub(crate) fn serves(&self, network: &str) -> bool {
+        self.interfaces.iter().any(|given| given.network == network)
+    }
+
     /// Returns the addresses that a user has added to the document. They are on a link with an allocated address, where
     /// the controller writes only the addresses in the annotation. Addresses of other links come from the template of
     /// the pool, which may have changed since, so they are left out.

@@ -116,7 +116,7 @@ impl View {
             let addresses = held.filter_map(|held| IpNetwork::new(held.address, held.prefix).ok()).collect();
             Given { interface, network, pool: selected.pool.to_string(), addresses }
         });
-        let interfaces = interfaces.collect();
+        let interfaces = interfaces.filter(|given| !given.addresses.is_empty()).collect();
         let updated = annotation.split_once('@').and_then(|(_, updated)| updated.parse().ok());
         let (namespace, name) = (Some(self.key.namespace.clone()), Some(name.to_owned()));
         let mut secret = OwnSecret {

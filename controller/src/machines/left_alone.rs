@@ -9,6 +9,9 @@
 //!   leader that starts after the removal adds the annotation again if the guest still runs.
 //! - The records of the machine have become leases, because its pools offer the recorded addresses now. The leader then
 //!   removes the annotation.
+//!
+//! In the same way, an interface keeps its network if a pool selected it after the Secret of its machine was written. The
+//! Secret shows this, so the machine needs no annotation. A Secret of a new name serves the interface.
 
 use std::collections::BTreeSet;
 
@@ -16,20 +19,24 @@ use glowplug::network::Family;
 use serde_json::json;
 
 use crate::cluster::request::list;
-use crate::kinds::kubevirt_machine::{Instance, uid};
+use crate::kinds::kubevirt_machine::{Instance, NetworkSecret, OwnSecret, uid};
+use crate::kinds::network_data::{NETWORK_DATA_LABEL, REQUESTED};
 use crate::kinds::virtual_machine::{LEFT_ALONE_ANNOTATION, NetworkData, VirtualMachine};
 use crate::machines::recorded::Held;
 use crate::machines::step::{Notice, Once, Step};
-use crate::machines::view::View;
+use crate::machines::view::{LEFT_ALONE, View};
 use crate::pools::selection::Selected;
 
-/// State of the network data of a machine that a pool selects, according to its VirtualMachine and its instance.
+/// State of the network data of a machine that a pool selects, or of one of its interfaces, according to its
+/// VirtualMachine, its instance and its Secret.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Standing {
     /// The template has network data of another author.
     OwnData,
     /// The template refers to network data of the controller.
     HasSecret,
+    /// The template refers to network data of the controller, which has no address for the interface.
+    NotServed,
     /// The guest migrates from another cluster, and keeps its addresses.
     Migrates,
     /// The leader has noted that the machine is left alone.
@@ -58,6 +65,20 @@ impl Standing {
             () => Self::New,
         }
     }
+
+    /// State of the interface on a network that a pool selects. `secret` is the Secret of the template. `None`: the
+    /// Secret does not exist or is not known.
+    pub(crate) fn of_interface(
+        vm: &VirtualMachine,
+        instance: Option<&Instance>,
+        secret: Option<&NetworkSecret>,
+        network: &str,
+    ) -> Self {
+        match secret {
+            Some(NetworkSecret::Ours(own)) if !own.serves(network) => Self::NotServed,
+            _ => Self::of(vm, instance),
+        }
+    }
 }
 
 // === impl View ===
@@ -71,7 +92,9 @@ impl View {
     pub(super) fn leave_alone(&self, vm: &VirtualMachine, selected: &[Selected]) -> Option<Step> {
         let standing = Standing::of(vm, self.instance.as_ref());
         match standing {
-            Standing::OwnData | Standing::HasSecret | Standing::Migrates | Standing::Arrived => return None,
+            Standing::OwnData | Standing::HasSecret | Standing::NotServed | Standing::Migrates | Standing::Arrived => {
+                return None;
+            }
             Standing::LeftAlone if self.holds_an_address_of_each(vm, selected) && !self.has_done(Once::Annotate) => {
                 return Some(Step::AnnotateVm(json!({"metadata": {
                     "uid": vm.metadata.uid, "annotations": {(LEFT_ALONE_ANNOTATION): null},
@@ -105,8 +128,34 @@ impl View {
                 "resourceVersion": vm.metadata.resource_version,
                 "annotations": {(LEFT_ALONE_ANNOTATION): vm.metadata.uid},
             }});
-            Step::LeaveAlone(patch, Notice { is_warning: false, reason: "LeftAlone", note })
+            Step::LeaveAlone(patch, Notice { is_warning: false, reason: LEFT_ALONE, note })
         })
+    }
+
+    /// Returns the step for a machine with interfaces that pools selected after its Secret was written: it reports that
+    /// these interfaces keep their networks. If the records of these interfaces have become leases, the step requests a
+    /// Secret that serves them. `None`: the machine has no such interface.
+    pub(super) fn leave_interfaces(&self, vm: &VirtualMachine, own: &OwnSecret) -> Option<Step> {
+        let left: Vec<Selected> = self.not_served(own).cloned().collect();
+        if left.is_empty() {
+            return None;
+        }
+        if self.holds_an_address_of_each(vm, &left) {
+            return Some(self.request_reference(vm));
+        }
+        let note = format!(
+            "Secret {:?} has no address of {}, which selected the machine later: the machine keeps its own network on {}. To give it an \
+             address there, set the label {NETWORK_DATA_LABEL}={REQUESTED} in spec.template, then restart the machine",
+            own.name(),
+            list(left.iter().flat_map(Selected::pools)),
+            list(left.iter().map(|it| &it.attachment)),
+        );
+        Some(self.tell(Notice { is_warning: false, reason: LEFT_ALONE, note }))
+    }
+
+    /// Returns the interfaces that pools select and that the Secret of the machine does not serve.
+    fn not_served<'v>(&'v self, own: &'v OwnSecret) -> impl Iterator<Item = &'v Selected> {
+        self.selected.iter().flatten().filter(|it| !own.serves(&it.network))
     }
 
     /// Whether a machine holds an address of each family on each interface that pools select. If so, its records have
@@ -125,10 +174,15 @@ impl View {
         selected.iter().all(is_held)
     }
 
-    /// Returns the names of the pools that select the machine, if the machine is left alone.
+    /// Returns the names of the pools that select the machine, if the machine is left alone, or an interface of the
+    /// machine that is left alone.
     pub(super) fn pools_that_leave_alone(&self) -> BTreeSet<String> {
-        let is_left_alone = self.vm.as_ref().is_some_and(|vm| vm.is_left_alone() && vm.secret().is_none());
-        let selected = self.selected.iter().flatten().filter(|_| is_left_alone);
-        selected.map(|selected| selected.pool.to_string()).collect()
+        let Some(vm) = &self.vm else { return BTreeSet::new() };
+        let selected: Vec<&Selected> = match vm.secret().map(|name| self.secrets.get(name)) {
+            None => self.selected.iter().flatten().filter(|_| vm.is_left_alone()).collect(),
+            Some(Some(NetworkSecret::Ours(own))) => self.not_served(own).collect(),
+            Some(_) => Vec::new(),
+        };
+        selected.into_iter().map(|selected| selected.pool.to_string()).collect()
     }
 }

@@ -114,12 +114,10 @@ impl Work<'_> {
         if outdated.is_empty() && view.memory.notice.as_ref().is_some_and(|notice| notice.reason == OUTDATED) {
             self.index().remember(&view.key, |memory| memory.notice = None);
         }
-        let states = [
-            (State::NotHeld, view.pools_that_hold_no_more()),
-            (State::Outdated, outdated),
-            (State::LeftAlone, view.pools_that_leave_alone()),
-        ];
-        self.machines.states.note(&view.key, states.into_iter().find(|(_, pools)| !pools.is_empty()));
+        let states = [(State::NotHeld, view.pools_that_hold_no_more()), (State::Outdated, outdated)];
+        let state = states.into_iter().find(|(_, pools)| !pools.is_empty());
+        let left = Some((State::LeftAlone, view.pools_that_leave_alone())).filter(|(_, pools)| !pools.is_empty());
+        self.machines.states.note(&view.key, state.into_iter().chain(left).collect());
     }
 
     /// Collects the known state of a name from the index and the registry.

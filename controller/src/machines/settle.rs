@@ -204,20 +204,19 @@ impl View {
     }
 
     /// Returns the document that the machine would get now with the addresses of its Secret, or the reason why no
-    /// document can be made. `None`: the machine would get other addresses, because pools serve other interfaces or
-    /// networks of the machine, or a source gives other addresses.
+    /// document can be made. `None`: the machine would get other addresses, because pools no longer serve an interface
+    /// of the Secret, or a source gives other addresses. Interfaces that the Secret does not serve are left out.
     pub(super) fn current_document(&self, vm: &VirtualMachine, own: &OwnSecret) -> Option<Result<String, String>> {
         let selected = self.selected.as_ref().ok()?;
-        let is_of = |given: &Given| {
-            let is_it = |it: &Selected| it.interface == given.interface && it.network == given.network;
-            selected.iter().any(is_it)
-        };
-        if selected.len() != own.interfaces.len() || !own.interfaces.iter().all(is_of) {
+        let is_it = |it: &Selected, given: &Given| it.interface == given.interface && it.network == given.network;
+        let is_served = |it: &&Selected| own.interfaces.iter().any(|given| is_it(it, given));
+        let selected: Vec<Selected> = selected.iter().filter(is_served).cloned().collect();
+        if !own.interfaces.iter().all(|given| selected.iter().any(|it| is_it(it, given))) {
             return None;
         }
         let allocations: Vec<Allocation> = self.with_prefixes(own).iter().map(|given| given.allocation(own)).collect();
-        let offers = self.known_offers(vm, selected, own)?;
-        let document = self.document(vm, selected, &allocations, &offers);
+        let offers = self.known_offers(vm, &selected, own)?;
+        let document = self.document(vm, &selected, &allocations, &offers);
         Some(document.map(|document| document.text().to_owned()))
     }
 
@@ -225,6 +224,7 @@ impl View {
     ///
     /// - The API server refuses to change a lease.
     /// - The guest has not read the current document of its machine, or this document cannot be made.
+    /// - An interface keeps its network, because a pool selected it after the Secret was written.
     /// - The machine does not get an address that its template requests.
     fn report_outdated(&self, served: &Served) -> Step {
         if let Some(Problem::Refused(error @ ClaimError::NotRecorded { .. })) = &self.problem {
@@ -232,7 +232,10 @@ impl View {
         }
         match self.outdated(served) {
             Some(note) => self.report(OUTDATED, note),
-            None => self.ignored_request(served.vm, served.own).map_or(Step::Wait, |note| self.report(IGNORED, note)),
+            None => self.leave_interfaces(served.vm, served.own).unwrap_or_else(|| {
+                let ignored = self.ignored_request(served.vm, served.own);
+                ignored.map_or(Step::Wait, |note| self.report(IGNORED, note))
+            }),
         }
     }
 

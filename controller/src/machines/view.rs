@@ -33,6 +33,9 @@ pub(super) const KEPT: &str = "NetworkDataKept";
 /// Reason of the event about a guest that has not read the current network data of its machine.
 pub(super) const OUTDATED: &str = "NetworkDataOutdated";
 
+/// Reason of the event about a machine, or interfaces of a machine, that keep their own network.
+pub(super) const LEFT_ALONE: &str = "LeftAlone";
+
 /// Reason of the event about a requested address that the machine does not get.
 pub(super) const IGNORED: &str = "AddressRequestIgnored";
 
@@ -250,9 +253,11 @@ impl View {
     }
 
     /// Whether the machine waits for its network data, and an event has named the reason. A machine does not wait if it
-    /// has network data of another author or earlier network data, or if it has another address than requested.
+    /// has network data of another author or earlier network data, keeps a network of its own, or has another address than
+    /// requested.
     pub(super) fn is_waiting(&self) -> bool {
-        self.memory.notice.as_ref().is_some_and(|notice| ![KEPT, OUTDATED, IGNORED].contains(&notice.reason))
+        let has_data = [KEPT, OUTDATED, LEFT_ALONE, IGNORED];
+        self.memory.notice.as_ref().is_some_and(|notice| !has_data.contains(&notice.reason))
     }
 
     /// Returns the creation time of the machine, and the pools because of which the webhook rejects its VirtualMachine.

@@ -17,7 +17,8 @@ use crate::kinds::pool::MOST_WAITING;
 pub enum State {
     /// The guest runs with earlier network data.
     Outdated,
-    /// The guest was already running when its pools first selected the machine, and the machine keeps its own network.
+    /// The guest was already running when its pools first selected the machine, and the machine keeps its own network. Or
+    /// an interface of the machine keeps its network, because a pool selected it after the Secret was written.
     LeftAlone,
     /// The guest runs in another cluster, and the ledger will not hold its addresses after the machine is deleted.
     NotHeld,
@@ -67,7 +68,7 @@ pub struct MachineStates(watch::Sender<Known>);
 /// The content of [`MachineStates`].
 #[derive(Debug, Default)]
 pub struct Known {
-    noted: BTreeMap<Key, Noted>,
+    noted: BTreeMap<Key, Vec<Noted>>,
     refused: BTreeMap<Key, Refused>,
     selected: BTreeMap<String, u32>,
 }
@@ -75,11 +76,11 @@ pub struct Known {
 // === impl MachineStates ===
 
 impl MachineStates {
-    /// Notes the state of a machine and its pools. `None`: the machine is in none of the states.
-    pub fn note(&self, vm: &Key, noted: Option<Noted>) {
-        self.0.send_if_modified(|Known { noted: machines, .. }| match noted {
-            None => machines.remove(vm).is_some(),
-            Some(noted) => machines.insert(vm.clone(), noted.clone()) != Some(noted),
+    /// Notes the states of a machine, each with its pools. Empty: the machine is in none of the states.
+    pub fn note(&self, vm: &Key, noted: Vec<Noted>) {
+        self.0.send_if_modified(|Known { noted: machines, .. }| match noted.is_empty() {
+            true => machines.remove(vm).is_some(),
+            false => machines.insert(vm.clone(), noted.clone()) != Some(noted),
         });
     }
 
@@ -138,7 +139,7 @@ impl MachineStates {
         for (pool, number) in &known.selected {
             counts.entry(pool.clone()).or_default().selected = *number;
         }
-        for (state, pools) in known.noted.values() {
+        for (state, pools) in known.noted.values().flatten() {
             for pool in pools {
                 let counts = counts.entry(pool.clone()).or_default();
                 match state {
@@ -200,7 +201,7 @@ mod tests {
     #[test]
     fn the_machines_in_each_state_are_counted_by_pool() {
         let machines = MachineStates::default();
-        let noted = |state, names: &[&str]| Some((state, names.iter().map(|it| (*it).to_owned()).collect()));
+        let noted = |state, names: &[&str]| vec![(state, names.iter().map(|it| (*it).to_owned()).collect())];
         machines.note(&("n", "a").into(), noted(State::Outdated, &["n/p", "n/q"]));
         machines.note(&("n", "b").into(), noted(State::Outdated, &["n/p"]));
         machines.note(&("n", "c").into(), noted(State::LeftAlone, &["n/p"]));
@@ -213,13 +214,19 @@ mod tests {
         let changes = machines.changes();
         machines.note(&("n", "b").into(), noted(State::Outdated, &["n/p"]));
         assert!(!changes.has_changed().unwrap());
-        machines.note(&("n", "a").into(), None);
+        machines.note(&("n", "a").into(), vec![]);
         assert!(changes.has_changed().unwrap());
         machines.note(&("n", "b").into(), noted(State::LeftAlone, &["n/p"]));
         machines.note(&("n", "d").into(), noted(State::NotHeld, &["n/r"]));
         assert_eq!(machines.counts()["n/r"], Counts { not_held: 1, ..Counts::default() });
-        machines.note(&("n", "d").into(), None);
+        machines.note(&("n", "d").into(), vec![]);
         assert_eq!(machines.counts(), [("n/p".to_owned(), counts(0, 2, 5))].into());
+        let both = [noted(State::Outdated, &["n/p"]), noted(State::LeftAlone, &["n/q"])].concat();
+        machines.note(&("n", "b").into(), both);
+        assert_eq!(
+            machines.counts(),
+            [("n/p".to_owned(), counts(1, 1, 5)), ("n/q".to_owned(), counts(0, 1, 0))].into()
+        );
     }
 
     #[test]

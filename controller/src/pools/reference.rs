@@ -8,7 +8,8 @@
 //! - A new VirtualMachine gets a Secret with a new random name. A name in its manifest is ignored, because the manifest
 //!   may be a copy.
 //! - A later change keeps the reference of the machine, also while the pool of the machine is being deleted. If the
-//!   change affects the network data itself, the machine gets a reference to a new Secret.
+//!   change affects the network data itself, the machine gets a reference to a new Secret. With its earlier Secret, a
+//!   machine keeps the names of its interfaces.
 //! - An instance with the label starts only with network data, and only as the machine that the annotation names.
 //!
 //! If a user has written network data for the machine, this data is kept. The leader then reserves the addresses in
@@ -239,7 +240,12 @@ pub fn admit_change(old: &Object, new: &Object, selection: &Selection, name: &st
     match secret {
         Some(secret) => {
             let label = if is_requested { renewed(secret) } else { ISSUED.to_owned() };
-            let selected: Vec<Selected> = selected.into_iter().chain(kept.into_iter().flatten()).collect();
+            // Without an index in the old template, a pool has selected the interface after the Secret was written.
+            let had_index =
+                |it: &Selected| before.networks.iter().any(|of| of.network == it.network && of.acpi_index.is_some());
+            let is_same = before.secret() == Some(secret);
+            let selected = selected.into_iter().chain(kept.into_iter().flatten());
+            let selected: Vec<Selected> = selected.filter(|it| !is_same || had_index(it)).collect();
             apply(&mut edit, reference(&machine, &selected, secret, &label));
         }
         None => {
@@ -743,6 +749,27 @@ mod tests {
         after["metadata"]["annotations"] = json!({(LEFT_ALONE_ANNOTATION): "v-1"});
         let expected = (Some(EARLIER.to_owned()), Some(101), mark("issued"));
         assert_eq!(facts_of(&changed(&before, &after, &pools).0), expected);
+    }
+
+    #[test]
+    fn a_kept_secret_gives_no_name_to_an_interface_that_a_pool_selected_later() {
+        let (mut old, mut new) = (served(EARLIER, "n/w-0"), applied(&served(EARLIER, "n/w-0")));
+        for object in [&mut old, &mut new] {
+            let spec = &mut object["spec"]["template"]["spec"];
+            let push = |list: &mut Value, item: Value| list.as_array_mut().unwrap().push(item);
+            push(&mut spec["domain"]["devices"]["interfaces"], json!({"name": "iface2", "bridge": {}}));
+            push(&mut spec["networks"], json!({"name": "iface2", "multus": {"networkName": "infra/vlan20"}}));
+        }
+        let second = json!({"spec": {"network": "infra/vlan20", "addresses": ["10.0.1.0/24"], "interface": "eno102"}});
+        let pools = [pool("p", &json!({})), pool("q", &second)];
+        let named = |new: &Value| {
+            let machine = read(&changed(&old, new, &pools).0);
+            let indexes: Vec<Option<u32>> = machine.networks.iter().map(|it| it.acpi_index).collect();
+            (machine.reference().map(str::to_owned), indexes)
+        };
+        assert_eq!(named(&new), (Some(EARLIER.to_owned()), vec![Some(101), None]));
+        new["spec"]["template"]["metadata"]["labels"][NETWORK_DATA_LABEL] = json!("requested");
+        assert_eq!(named(&new), (Some(NAME.to_owned()), vec![Some(101), Some(102)]));
     }
 
     #[test]

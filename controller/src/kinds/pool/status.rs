@@ -52,7 +52,7 @@ pub struct PoolStatus {
     #[serde(default)]
     pub outdated: u32,
     /// Number of machines that keep a network of their own, because they were already running without network data of this controller when
-    /// the pool first selected them. Example: `0`.
+    /// the pool first selected them, or because their network data was made earlier for other interfaces. Example: `0`.
     #[serde(default)]
     pub left_alone: u32,
     /// Number of machines whose guests migrated to another cluster, and whose addresses are not held after the deletion of the machine:

@@ -1728,8 +1728,7 @@ fn a_secret_that_is_being_deleted_or_whose_addresses_would_change_is_not_updated
     // Other pools serve the machine now: the machine would get other addresses.
     let interface = Selected { interface: "eno102".parse().unwrap(), ..selected() };
     let network = Selected { network: "infra/vlan20".to_owned(), ..selected() };
-    let more = vec![selected(), interface.clone()];
-    for selected in [vec![], vec![interface], more] {
+    for selected in [vec![], vec![interface]] {
         assert_eq!(decide(&View { selected: Ok(selected), ..view.clone() }), Step::Wait);
     }
     // Another guest may have the address on the other network.
@@ -1737,6 +1736,61 @@ fn a_secret_that_is_being_deleted_or_whose_addresses_would_change_is_not_updated
     assert_eq!(decide(&View { selected: Ok(vec![network]), vm: moved, ..view.clone() }), request(None));
     let ambiguous = View { selected: Err("two pools".to_owned()), ..view };
     assert_eq!(decide(&ambiguous), Step::Wait);
+}
+
+/// The second interface of a machine, which pool `n/p2` selects.
+fn second() -> Selected {
+    Selected {
+        pool: PoolId { namespace: Some("n".to_owned()), name: "p2".to_owned() },
+        network: "infra/vlan20".to_owned(),
+        interface: "eno102".parse().unwrap(),
+        attachment: "iface2".to_owned(),
+        ..selected()
+    }
+}
+
+/// Creates a view of a machine with two interfaces, whose Secret serves the first one.
+fn with_second_interface() -> (View, OwnSecret) {
+    let two = vm(&on(&[("iface1", 101, "infra/vlan10"), ("iface2", 102, "infra/vlan20")]));
+    let mut view = View { vm: Some(two), ..settled() };
+    let own = OwnSecret { document: document(&view).into_bytes(), ..own("m-1", "v-1") };
+    view.secrets = secrets([own.clone()]);
+    let pool = br#"{"namespace": "n", "name": "p2", "network": "infra/vlan20", "addresses": ["10.0.1.8/30"],
+        "machineNetwork": [{"cidr": "10.0.0.0/16"}], "interface": "eno102"}"#;
+    view.ledger.pools.insert("n/p2".to_owned(), Pool::parse(pool).unwrap().remove(0));
+    (view, own)
+}
+
+fn held_by_second() -> Held {
+    let claimant = Claimant { machine: holder("m-1"), interface: "eno102".parse().unwrap() };
+    let (network, pool) = ("infra/vlan20".to_owned(), "n/p2".to_owned());
+    Held { claimant, network, pool, ..held("m-1", "10.0.1.8") }
+}
+
+#[test]
+fn an_interface_that_a_pool_selects_after_the_secret_was_written_keeps_its_network_and_is_reported() {
+    let (mut view, own) = with_second_interface();
+    let before = view.clone();
+    assert_eq!((decide(&view), view.pools_that_leave_alone()), (Step::Wait, names([])));
+    view.selected = Ok(vec![selected(), second()]);
+    let note = format!(
+        "Secret {NAME:?} has no address of n/p2, which selected the machine later: the machine keeps its own network on iface2. To give it \
+         an address there, set the label ipam.glowplug.dev/network-data=requested in spec.template, then restart the machine"
+    );
+    let notice = Notice { is_warning: false, reason: "LeftAlone", note };
+    for instance in [None, Some(instance(&running()))] {
+        view.instance = instance;
+        assert_eq!(decide(&view), Step::Report(notice.clone()));
+        assert_eq!((view.pools_that_leave_alone(), view.outdated_pools()), (names(["n/p2"]), names([])));
+    }
+    view.memory.notice = Some(notice);
+    assert_eq!((decide(&view), view.is_waiting()), (Step::Wait, false));
+    // The interface of the Secret gets the settings of its pool.
+    let new = document(&with_gateway(before, "10.0.0.2"));
+    assert_eq!(decide(&with_gateway(view.clone(), "10.0.0.2")), Step::UpdateSecret(Box::new(own), new));
+    // The record of the second interface has become a lease.
+    view.ledger.held.push(held_by_second());
+    assert_eq!(decide(&view), request(None));
 }
 
 #[test]
