@@ -109,7 +109,8 @@ impl View {
             _ => &self.machine.as_ref().filter(|it| it.holder() == machine)?.metadata,
         };
         let annotation = metadata.annotations.as_ref()?.get(DIGEST_ANNOTATION)?;
-        let interfaces = self.selected.as_ref().ok()?.iter().map(|selected| {
+        let served = self.interfaces(vm, &machine)?;
+        let interfaces = served.iter().map(|selected| {
             let (interface, network) = (selected.interface, selected.network.clone());
             let held = of_secret().filter(|held| held.claimant.machine == machine);
             let held = held.filter(|held| held.claimant.interface == interface && held.network == network);

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use glowplug::host::claim::Allocation;
+use glowplug::host::claim::{Allocation, Claimant, Machine};
 use glowplug::host::expand::{Document, ExpandError, Grant, Template};
 use glowplug::host::pool::{Pool, Settings};
 use glowplug::network::InterfaceName;
@@ -17,6 +17,22 @@ use crate::machines::view::View;
 use crate::pools::selection::Selected;
 
 impl View {
+    /// Returns the interfaces of the network data of a machine, in the order of the VirtualMachine: those that pools
+    /// select, and those on which the machine holds an address of a pool that is being deleted. `None`: the choice of
+    /// pools is ambiguous.
+    pub(super) fn interfaces(&self, vm: &VirtualMachine, machine: &Machine) -> Option<Vec<Selected>> {
+        let selected = self.selected.as_ref().ok()?;
+        let is_held = |it: &&Selected| {
+            self.ledger.held.iter().any(|held| {
+                let Claimant { machine: holder, interface } = &held.claimant;
+                (holder, *interface, &held.network) == (machine, it.interface, &it.network)
+            })
+        };
+        let mut all: Vec<Selected> = selected.iter().chain(self.kept.iter().filter(is_held)).cloned().collect();
+        all.sort_by_key(|it| vm.networks.iter().position(|attachment| attachment.name == it.attachment));
+        Some(all)
+    }
+
     /// Returns the name of the pool whose settings apply to an allocation: the pool with the lease of the first address
     /// if this pool serves the interface, otherwise the first pool of the interface.
     pub(super) fn pool_of_allocation(&self, selected: &Selected, allocation: &Allocation) -> String {

@@ -336,12 +336,16 @@ impl KnownMachines {
             of(pool).or_else(|| of(before))
         });
         let changed: BTreeSet<String> = changed.collect();
-        let is_of = |chosen: &Chosen| chosen.iter().flatten().any(|selected| changed.contains(&selected.network));
+        let is_of = |vm: &VirtualMachine, chosen: &Chosen| {
+            let kept = kept(&self.selection, vm, chosen);
+            chosen.iter().flatten().chain(&kept).any(|selected| changed.contains(&selected.network))
+        };
         let moves = Moves::between(&before, &self.selection);
         let mut chosen = Vec::new();
         for (key, vm) in self.vms.iter() {
             let selected = self.selection.of(vm).map_err(|problem| problem.to_string());
-            if self.selected.get(key) != Some(&selected) || is_of(&selected) || self.may_move(key, &selected, &moves) {
+            let is_changed = self.selected.get(key) != Some(&selected) || is_of(vm, &selected);
+            if is_changed || self.may_move(key, &selected, &moves) {
                 chosen.push((key.clone(), selected));
             }
         }
@@ -453,6 +457,11 @@ impl KnownMachines {
     /// Returns the pools that serve an existing VirtualMachine. Empty: no pool serves it, or it does not exist.
     pub(super) fn selected(&self, key: &Key) -> Chosen {
         self.selected.get(key).cloned().unwrap_or_else(|| Ok(Vec::new()))
+    }
+
+    /// Returns the interfaces that pools served before they were deleted: see [`Selection::kept`].
+    pub(super) fn kept(&self, key: &Key) -> Vec<Selected> {
+        self.vm(key).map(|vm| kept(&self.selection, vm, &self.selected(key))).unwrap_or_default()
     }
 
     /// Returns the networks of a VirtualMachine and of its instance on which there is a pool of `selection`, but no pool
@@ -728,6 +737,11 @@ fn has_other_settings((pool, before): &(&Arc<MachinePool>, &Arc<MachinePool>)) -
         (pool, before) => pool.is_ok() != before.is_ok(),
     };
     !Arc::ptr_eq(pool, before) && (pool.spec.template != before.spec.template || is_other || has_other_prefix)
+}
+
+/// Returns the interfaces that pools served before they were deleted: see [`Selection::kept`].
+fn kept(selection: &Selection, vm: &VirtualMachine, chosen: &Chosen) -> Vec<Selected> {
+    chosen.as_ref().ok().and_then(|selected| selection.kept(vm, selected)).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use crate::machines::known_machines::KnownMachines;
 use crate::machines::recorded::Recorded;
 use crate::machines::source::Source;
 use crate::machines::step::Step;
-use crate::machines::view::{Chosen, OUTDATED, PoolSettings, View};
+use crate::machines::view::{OUTDATED, PoolSettings, View};
 use crate::machines::work::Work;
 use crate::passes::{Ended, Error, LONGEST_PASS, Until};
 use crate::pools::machine_states::State;
@@ -55,7 +55,7 @@ impl Work<'_> {
         }
         // The check of each holder needs one more step.
         for _ in 0..LONGEST_PASS + view.ledger.known.len() {
-            if self.index().selected(&key) != view.selected {
+            if self.has_other_pools(view) {
                 // The pools have changed, or a request of this pass found another version of the VirtualMachine, so the
                 // pass begins again. The watch causes no further pass for a version that is known already.
                 *view = self.look(&key).await?;
@@ -91,6 +91,12 @@ impl Work<'_> {
             }
         }
         Err(Error::Endless)
+    }
+
+    /// Whether other pools serve the machine than at the begin of this pass.
+    fn has_other_pools(&self, view: &View) -> bool {
+        let index = self.index();
+        index.selected(&view.key) != view.selected || index.kept(&view.key) != view.kept
     }
 
     /// Whether the webhooks already use other pools for the VirtualMachine than this pass. The index gets changed pools
@@ -129,7 +135,8 @@ impl Work<'_> {
             // The pools and their settings are read together, so that they fit each other. A pass begins again when
             // other pools serve the machine.
             view.selected = index.selected(key);
-            view.pools = settings(&index, &view.selected);
+            view.kept = index.kept(key);
+            view.pools = settings(&index, view.selected.iter().flatten().chain(&view.kept));
             let selected = view.selected.as_deref().unwrap_or_default();
             view.other_networks = index.other_networks(key, index.selection(), selected);
         }
@@ -189,7 +196,7 @@ impl Work<'_> {
         let claims = if view.left.is_empty() { BTreeSet::new() } else { self.index().ipam_claims_of(&key) };
         let (records, may_be_copies) = (view.records.clone(), view.may_have_copies());
         let doubted: BTreeSet<IpAddr> = view.doubts.iter().flat_map(|doubt| doubt.addresses.iter().copied()).collect();
-        let selected = view.selected.iter().flatten();
+        let selected = view.selected.iter().flatten().chain(&view.kept);
         let pools: Vec<String> = selected.flat_map(Selected::all_pools).map(PoolId::to_string).collect();
         let (scope, growth) = (self.machines.scope.namespace.clone(), self.index().growth());
         let read = self.machines.registry.read(move |allocator| {
@@ -202,10 +209,9 @@ impl Work<'_> {
     }
 }
 
-/// Returns the settings of the selected pools, by name of the pool.
-fn settings(index: &KnownMachines, selected: &Chosen) -> BTreeMap<String, PoolSettings> {
-    let pools = selected.iter().flatten().flat_map(Selected::all_pools);
-    let pools = pools.filter_map(|pool| index.selection().pool(pool));
+/// Returns the settings of the pools of these interfaces, by name of the pool.
+fn settings<'s>(index: &KnownMachines, selected: impl Iterator<Item = &'s Selected>) -> BTreeMap<String, PoolSettings> {
+    let pools = selected.flat_map(Selected::all_pools).filter_map(|pool| index.selection().pool(pool));
     let settings = pools.map(|pool| {
         let (is_sticky, template) = (pool.spec.sticky, pool.spec.template.clone().filter(|text| !text.is_empty()));
         let gateways = pool.pool.as_ref().map(|pool| pool.settings().gateways.as_slice()).unwrap_or_default();

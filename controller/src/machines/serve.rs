@@ -293,6 +293,7 @@ impl View {
             Ok(None) => return Step::Wait,
             Err(step) => return step,
         };
+        let selected = &self.interfaces(vm, &claimant.machine).unwrap_or_default()[..];
         let is_of_namespace = claimant.machine.namespace == self.key.namespace;
         if claimant.machine.kind == HolderKind::KubevirtMachine && is_of_namespace && !self.has_done(Once::ReadMachine)
         {

@@ -37,8 +37,7 @@ const MOST_EARLIER: usize = 8;
 pub(super) struct Served<'a> {
     pub(super) vm: &'a VirtualMachine,
     pub(super) own: &'a OwnSecret,
-    /// Result of [`View::current_document`]. `Err` contains the reason why no document can be made. `None`: the machine
-    /// would get other addresses.
+    /// Result of [`View::current_document`]. `Err` contains the reason why no document can be made.
     pub(super) document: Option<Result<String, String>>,
     /// Whether the guest reads the same network from the document and from the Secret.
     pub(super) is_current: bool,
@@ -204,15 +203,16 @@ impl View {
     }
 
     /// Returns the document that the machine would get now with the addresses of its Secret, or the reason why no
-    /// document can be made. `None`: the machine would get other addresses, because pools no longer serve an interface
-    /// of the Secret, or a source gives other addresses. Interfaces that the Secret does not serve are left out.
+    /// document can be made. `None`: no pool serves the machine any more, the choice of pools is ambiguous, or a source
+    /// gives other addresses. Interfaces that the Secret does not serve are left out.
     pub(super) fn current_document(&self, vm: &VirtualMachine, own: &OwnSecret) -> Option<Result<String, String>> {
-        let selected = self.selected.as_ref().ok()?;
+        let selected = self.interfaces(vm, &own.machine).filter(|selected| !selected.is_empty())?;
         let is_it = |it: &Selected, given: &Given| it.interface == given.interface && it.network == given.network;
         let is_served = |it: &&Selected| own.interfaces.iter().any(|given| is_it(it, given));
         let selected: Vec<Selected> = selected.iter().filter(is_served).cloned().collect();
-        if !own.interfaces.iter().all(|given| selected.iter().any(|it| is_it(it, given))) {
-            return None;
+        let mut missing = own.interfaces.iter().filter(|given| !selected.iter().any(|it| is_it(it, given)));
+        if let Some(Given { interface, network, .. }) = missing.next() {
+            return Some(Err(format!("no pool serves interface {interface} on network {network:?} any more")));
         }
         let allocations: Vec<Allocation> = self.with_prefixes(own).iter().map(|given| given.allocation(own)).collect();
         let offers = self.known_offers(vm, &selected, own)?;
@@ -288,7 +288,7 @@ impl View {
     /// - The Secret is of version 0.2.0, cannot be changed, and has earlier data.
     /// - The guest runs with earlier data, or waits for a Secret that is never written.
     ///
-    /// `None`: there is no such problem, or the machine would get other addresses: see [`View::current_document`].
+    /// `None`: there is no such problem, or [`View::current_document`] is `None`.
     pub(super) fn outdated(&self, served: &Served) -> Option<String> {
         let (own, name) = (served.own, served.own.name());
         if let Err(problem) = served.document.as_ref()? {

@@ -85,6 +85,8 @@ pub(super) struct View {
     // The next members are read only when a pass begins. If `selected` changes, the pass begins again.
     /// The pools that serve the machine, or the reason why the choice is ambiguous.
     pub(super) selected: Chosen,
+    /// The interfaces that pools served before they were deleted. The machine keeps the addresses that it holds there.
+    pub(super) kept: Vec<Selected>,
     /// Further networks of the machine and of its guest for which there is a pool that does not serve the machine. If a
     /// user wrote the network data, its addresses are reserved on these networks, too.
     pub(super) other_networks: BTreeSet<String>,
@@ -221,6 +223,7 @@ impl View {
             new_name: String::new(),
             lacking: None,
             selected: Ok(Vec::new()),
+            kept: Vec::new(),
             other_networks: BTreeSet::new(),
             pools: BTreeMap::new(),
             ledger: Recorded::default(),

@@ -303,6 +303,10 @@ impl Selection {
         pools.peek()?;
         let mut kept: Vec<Selected> = Vec::new();
         for (_, of) in pools.filter_map(|pool| pool.place(machine).ok()) {
+            if let Some(same) = kept.iter_mut().find(|it| (&it.network, it.interface) == (&of.network, of.interface)) {
+                same.ending.push(of.pool);
+                continue;
+            }
             let mut others = selected.iter().chain(&kept);
             if others.all(|other| other.network != of.network && other.interface != of.interface) {
                 kept.push(of);

@@ -1725,17 +1725,54 @@ fn a_secret_that_is_being_deleted_or_whose_addresses_would_change_is_not_updated
     let view = with_gateway(settled(), "10.0.0.2");
     let deleted = OwnSecret { metadata: deleting(own("m-1", "v-1").metadata), ..own("m-1", "v-1") };
     assert_eq!(decide(&View { secrets: secrets([deleted]), ..view.clone() }), Step::Wait);
+    // No pool serves the machine any more.
+    assert_eq!(decide(&View { selected: Ok(vec![]), ..view.clone() }), Step::Wait);
     // Other pools serve the machine now: the machine would get other addresses.
     let interface = Selected { interface: "eno102".parse().unwrap(), ..selected() };
     let network = Selected { network: "infra/vlan20".to_owned(), ..selected() };
-    for selected in [vec![], vec![interface]] {
-        assert_eq!(decide(&View { selected: Ok(selected), ..view.clone() }), Step::Wait);
-    }
+    let note = format!(
+        "Secret {NAME:?} keeps its network data: no pool serves interface eno101 on network \"infra/vlan10\" any more"
+    );
+    outdated(View { selected: Ok(vec![interface]), ..view.clone() }, &note);
     // Another guest may have the address on the other network.
     let moved = Some(vm(&on(&[("iface1", 101, "infra/vlan20")])));
     assert_eq!(decide(&View { selected: Ok(vec![network]), vm: moved, ..view.clone() }), request(None));
     let ambiguous = View { selected: Err("two pools".to_owned()), ..view };
     assert_eq!(decide(&ambiguous), Step::Wait);
+}
+
+#[test]
+fn a_machine_keeps_the_addresses_that_it_holds_of_a_pool_that_is_being_deleted() {
+    let (mut view, first) = with_second_interface();
+    let given = Given {
+        interface: "eno102".parse().unwrap(),
+        network: "infra/vlan20".to_owned(),
+        pool: "n/p2".to_owned(),
+        addresses: vec!["10.0.1.8/16".parse().unwrap()],
+    };
+    let own = OwnSecret { interfaces: vec![first.interfaces[0].clone(), given.clone()], ..first };
+    let allocations = [allocation("m-1"), given.allocation(&own)];
+    let text = |view: &View| {
+        let document =
+            view.document(view.vm.as_ref().unwrap(), &[selected(), second()], &allocations, &BTreeMap::new());
+        document.unwrap().text().to_owned()
+    };
+    let own = OwnSecret { document: text(&view).into_bytes(), ..own };
+    view.secrets = secrets([own.clone()]);
+    view.ledger.held.push(held_by_second());
+    view.kept = vec![second()];
+    assert_eq!(decide(&view), Step::Wait);
+    let mut changed = with_gateway(view.clone(), "10.0.0.2");
+    changed.ledger.pools.extend(view.ledger.pools.clone().into_iter().filter(|(name, _)| name == "n/p2"));
+    let new = text(&changed);
+    assert_eq!(decide(&changed), Step::UpdateSecret(Box::new(own), new));
+    // A user has deleted the Secret. The claim names the pool only for an address that the machine holds.
+    view.secrets = [(NAME.to_owned(), NetworkSecret::Absent)].into();
+    let Step::Claim(of_first) = claim("m-1", FIRST) else { panic!() };
+    let both = Claim { requests: vec![Request::of("n/p"), Request::of("n/p2")], ..*of_first.clone() };
+    assert_eq!(decide(&view), Step::Claim(Box::new(both)));
+    view.ledger.held.pop();
+    assert_eq!(decide(&view), Step::Claim(of_first));
 }
 
 /// The second interface of a machine, which pool `n/p2` selects.
