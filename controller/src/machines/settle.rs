@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use crate::cluster::key::{Key, PoolId};
 use crate::cluster::request::list;
-use crate::kinds::kubevirt_machine::{Given, NetworkSecret, OwnSecret, STATUS_MAP, is_deleted, uid};
+use crate::kinds::kubevirt_machine::{Given, Instance, NetworkSecret, OwnSecret, STATUS_MAP, is_deleted, uid};
 use crate::kinds::network_data::{DIGEST_ANNOTATION, ISSUED, NETWORK_DATA_LABEL, REQUESTED, VM_ANNOTATION};
 use crate::kinds::pool::HolderKind;
 use crate::kinds::virtual_machine::{ADDRESSES_ANNOTATION, NetworkData, VirtualMachine};
@@ -58,8 +58,12 @@ impl View {
         }
         let served = self.served(vm, own);
         // A user has changed the document. The machine gets a Secret of another name, so no later guest reads the changed
-        // document. Without a current document, no other Secret can be written.
-        if !of_user.is_empty() && matches!(served.document, Some(Ok(_))) {
+        // document. A guest of another cluster has not read the Secret, and uses the address of its source: with another
+        // name, the guest counts as outdated until a restart. Without a current document, no other Secret can be written.
+        let has_arrived = |it: &Instance| it.has_arrived && it.has_started && it.secret() == Some(own.name());
+        let has_arrived = !vm.awaits_migration && self.instance.as_ref().is_some_and(has_arrived);
+        let is_renewed = !of_user.is_empty() || has_arrived;
+        if is_renewed && matches!(served.document, Some(Ok(_))) {
             return self.request_reference(vm);
         }
         let step = self.update(&served).or_else(|| self.project(&served)).or_else(|| self.compare_sources(vm, own));

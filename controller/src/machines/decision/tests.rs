@@ -1854,6 +1854,26 @@ fn a_secret_of_version_0_2_0_is_current_although_its_document_has_no_names_of_ni
     assert_eq!(decide(&view), Step::Wait);
 }
 
+#[test]
+fn a_guest_of_another_cluster_that_starts_with_a_secret_is_outdated_until_a_restart() {
+    let uid = |uid: &str| json!({"virtualMachineInstanceUID": uid});
+    let state = json!({"completed": true, "sourceState": uid("i-0"), "targetState": uid("i-1")});
+    let arrived = json!({"status": {"phase": "Running", "migrationState": state}});
+    let mut view = View { instance: Some(instance(&arrived)), ..settled() };
+    assert_eq!(decide(&view), request(None));
+    let waiting = Some(vm(&json!({"spec": {"runStrategy": "WaitAsReceiver"}})));
+    assert_eq!(decide(&View { vm: waiting, ..view.clone() }), Step::Wait);
+    // The machine has the Secret of the new name. A later migration within the cluster replaces the state.
+    for changes in [arrived, running()] {
+        view.instance = Some(reading(Some(EARLIER), &changes));
+        view.ledger.held[0].secrets = names([EARLIER, NAME]);
+        view.secrets.insert(EARLIER.to_owned(), NetworkSecret::Ours(Box::new(named(EARLIER))));
+        outdated(view.clone(), RESTART);
+    }
+    view.instance = Some(instance(&running()));
+    assert_eq!(view.outdated_pools(), names([]));
+}
+
 /// Asserts that a machine is reported once as outdated with this note, and that the machine does not wait for network
 /// data.
 fn outdated(mut view: View, note: &str) {
