@@ -507,7 +507,7 @@ fn a_claim_that_moved_to_another_cluster_and_back_gets_its_address_only_with_its
         Record { kind, node_pool: Some("n/one".to_owned()), ..record }
     };
     for record in [of("b", Source::IpAddress), of("a", Source::IpamClaim)] {
-        let (adopted, reserved, mismatches) = adopt(&mut allocator, &[record.clone()]);
+        let (adopted, reserved, mismatches) = adopt(&mut allocator, std::slice::from_ref(&record));
         assert_eq!((adopted, reserved, mismatches.len()), (0, 0, 1));
         assert!(mismatches[0].ends_with("is also of IPAddressClaim n/a (1)"), "{mismatches:?}");
         allocator.release(&record.claimant.machine, at(5), &mut Journal::default());
