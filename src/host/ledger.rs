@@ -85,6 +85,8 @@ pub enum LedgerError {
     UnknownNetwork(String),
     /// The file for a copy of the ledger already exists.
     Exists(PathBuf),
+    /// The path of the ledger leads to another file than at the opening, or to no file.
+    Replaced(PathBuf),
     /// The store has content that this program did not write. The string describes the damage.
     Damaged(String),
     /// The store refuses some of the writes, and would refuse the same writes again. The other changes may be stored.
@@ -222,6 +224,11 @@ impl fmt::Display for LedgerError {
                 write!(f, "the ledger refuses leases: {}", reasons.collect::<Vec<_>>().join("; "))
             }
             Self::Exists(path) => write!(f, "{}: exists, expected a new file", path.display()),
+            Self::Replaced(path) => write!(
+                f,
+                "{}: replaced or removed after the ledger was opened, expected the same file: open the ledger again",
+                path.display()
+            ),
             Self::Damaged(what) => write!(f, "the ledger is damaged: {what}"),
             Self::Store { doing, .. } => f.write_str(doing),
         }

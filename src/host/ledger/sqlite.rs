@@ -20,7 +20,7 @@ use crate::host::change::{Change, Update};
 use crate::host::claim::{HolderKind, Lease, Machine};
 use changes::{Networks, Totals, everything, last_change, path, record, report};
 pub use path::OpenError;
-use path::{check_path, directory_of, is_writable, lacks_log, network_file_system};
+use path::{Place, check_path, directory_of, file_of, is_writable, lacks_log, network_file_system};
 use rows::{Octets, Time, claimant, is_damage, reading, sqlite_error, writing};
 
 /// A ledger in an SQLite database.
@@ -36,9 +36,14 @@ use rows::{Octets, Time, claimant, is_damage, reading, sqlite_error, writing};
 /// process with only read access could not create them, and because the log may have committed changes: those of a
 /// process that was killed, or that closed the ledger while another process read it. So a file without its log is
 /// refused. [`SqliteLedger::backup`] writes a copy that needs no log.
+///
+/// Each read and each write checks that the path still leads to the file that was opened. If another file is in its
+/// place, for example a backup, the call fails with [`LedgerError::Replaced`]: other processes allocate from the other
+/// file.
 #[derive(Debug)]
 pub struct SqliteLedger {
     connection: Connection,
+    place: Place,
     networks: Networks,
     // ID of the last reported change. `None` if nothing has been reported.
     reported: Option<i64>,
@@ -66,6 +71,7 @@ enum Access {
 
 struct SqliteTransaction<'a> {
     transaction: Transaction<'a>,
+    place: &'a Place,
     networks: &'a mut Networks,
     reported: &'a mut Option<i64>,
     has_reported: bool,
@@ -130,6 +136,7 @@ impl SqliteLedger {
     ///
     /// The ledger cannot be read at all.
     pub fn verify(&mut self) -> Result<Vec<String>, LedgerError> {
+        self.place.check()?;
         let transaction = self.connection.transaction().map_err(reading)?;
         let mut problems = Vec::new();
         let mut statement = transaction.prepare("PRAGMA integrity_check").map_err(reading)?;
@@ -156,6 +163,7 @@ impl SqliteLedger {
         if copy.symlink_metadata().is_ok() {
             return Err(LedgerError::Exists(copy.to_owned()));
         }
+        self.place.check()?;
         // SQLite reads a name that begins with `file:` as a URI.
         let path = Path::new(".").join(copy);
         let target = path.to_str().ok_or_else(|| failed("the name is not UTF-8".into()))?;
@@ -177,6 +185,7 @@ impl SqliteLedger {
     /// The ledger cannot be read.
     pub fn history(&mut self, fits: impl Fn(&Tenure) -> bool) -> Result<Vec<Tenure>, LedgerError> {
         const COLUMNS: &str = "network, address, prefix, pool, namespace, name, uid, interface, since, released";
+        self.place.check()?;
         let transaction = self.connection.transaction().map_err(reading)?;
         let networks = Networks::read(&transaction).map_err(reading)?;
         let mut tenures = Vec::new();
@@ -194,6 +203,8 @@ impl SqliteLedger {
     }
 
     fn connect(path: &Path, access: Access) -> Result<Self, OpenError> {
+        // A file that is replaced before SQLite opens it is found at the first read or write.
+        let before = file_of(path);
         match path.metadata() {
             Err(_) if access != Access::Create && !path.try_exists().unwrap_or(true) => {
                 return Err(OpenError::Absent(path.to_owned()));
@@ -247,7 +258,7 @@ impl SqliteLedger {
         }
         connection.set_prepared_statement_cache_capacity(32);
         let networks = Networks::read(&connection).map_err(store)?;
-        Ok(Self { connection, networks, reported: None })
+        Ok(Self { connection, place: Place::new(path, before.or_else(|| file_of(path))), networks, reported: None })
     }
 
     /// Sets the file up for several processes, and makes a new file a ledger.
@@ -283,6 +294,10 @@ impl SqliteLedger {
 /// keeps its content until a later close of a process that may write.
 impl Drop for SqliteLedger {
     fn drop(&mut self) {
+        // The log may now belong to another file.
+        if self.place.check().is_err() {
+            return;
+        }
         let _ = self.connection.busy_handler(None);
         let _ = self.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
     }
@@ -290,6 +305,7 @@ impl Drop for SqliteLedger {
 
 impl Ledger for SqliteLedger {
     fn catch_up(&mut self) -> Result<Update, LedgerError> {
+        self.place.check()?;
         let transaction = self.connection.transaction().map_err(reading)?;
         let (update, reported) = report(&transaction, &mut self.networks, self.reported)?;
         self.reported = Some(reported);
@@ -299,8 +315,9 @@ impl Ledger for SqliteLedger {
     fn begin(&mut self) -> Result<Box<dyn super::Transaction + '_>, LedgerError> {
         let immediate = TransactionBehavior::Immediate;
         let transaction = self.connection.transaction_with_behavior(immediate).map_err(writing)?;
-        let (networks, reported) = (&mut self.networks, &mut self.reported);
-        Ok(Box::new(SqliteTransaction { transaction, networks, reported, has_reported: false }))
+        self.place.check()?;
+        let (place, networks, reported) = (&self.place, &mut self.networks, &mut self.reported);
+        Ok(Box::new(SqliteTransaction { transaction, place, networks, reported, has_reported: false }))
     }
 }
 
@@ -347,8 +364,10 @@ impl super::Transaction for SqliteTransaction<'_> {
         };
         run("DELETE FROM changes WHERE number <= ?", last - CHANGES_KEPT)?;
         run("DELETE FROM history WHERE number <= (SELECT max(number) FROM history) - ?", HISTORY_KEPT)?;
-        let Self { transaction, networks: known, reported, has_reported } = *self;
+        let Self { transaction, place, networks: known, reported, has_reported } = *self;
         transaction.commit().map_err(writing)?;
+        // If the file was replaced during the transaction, the other file may lack these changes.
+        place.check()?;
         *known = networks;
         // The next report must leave out the changes of this process, but not earlier changes of other processes that
         // are not reported yet.
@@ -501,5 +520,35 @@ mod tests {
         let error = registry.claim(&Claim { secret: Some("s".to_owned()), ..claim(full + 1) }, Timestamp::UNIX_EPOCH);
         let source = error.unwrap_err().source().unwrap().to_string();
         assert_eq!(source, "a ledger in a file keeps no names of Secrets, and no migrations");
+    }
+
+    #[test]
+    fn a_process_allocates_nothing_from_a_file_that_was_replaced() {
+        let directory = tempfile::tempdir().unwrap();
+        let [path, log, index, backup, copy] =
+            ["ledger", "ledger-wal", "ledger-shm", "backup", "copy"].map(|name| directory.path().join(name));
+        let pools = Pool::parse(b"{name: one, namespace: 'n', network: vlan10, addresses: [10.0.0.0/24]}").unwrap();
+        let mut registry = Registry::open(SqliteLedger::create(&path).unwrap()).unwrap();
+        registry.resize(pools, &[], Timestamp::UNIX_EPOCH).unwrap();
+        let mut ledger = registry.into_ledger();
+        ledger.backup(&backup).unwrap();
+        let expected = format!(
+            "{}: replaced or removed after the ledger was opened, expected the same file: open the ledger again",
+            path.display()
+        );
+        let replaced = |refused: Option<LedgerError>| assert_eq!(refused.unwrap().to_string(), expected);
+
+        // The backup takes the place of the ledger between a decision and its commit. A later process opens the backup.
+        let transaction = ledger.begin().unwrap();
+        [log, index].iter().for_each(|file| std::fs::remove_file(file).unwrap());
+        std::fs::rename(&backup, &path).unwrap();
+        let mut later = SqliteLedger::open(&path).unwrap();
+        replaced(transaction.commit(&[]).err());
+        replaced(ledger.begin().err());
+        replaced(ledger.catch_up().err());
+        replaced(ledger.verify().err());
+        replaced(ledger.backup(&copy).err());
+        replaced(ledger.history(|_| true).err());
+        later.begin().unwrap().commit(&[]).unwrap();
     }
 }

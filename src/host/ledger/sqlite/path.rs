@@ -13,6 +13,8 @@ use nix::sys::statfs::statfs;
 use nix::unistd::{AccessFlags, access};
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
+use crate::host::ledger::LedgerError;
+
 /// Why a ledger cannot be opened or created.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -57,6 +59,16 @@ pub enum OpenError {
     },
 }
 
+/// The path of an open ledger, and the file to which the path led when the ledger was opened.
+#[derive(Debug)]
+pub(super) struct Place {
+    path: PathBuf,
+    file: Option<FileId>,
+}
+
+/// Device and inode of a file. While a process has the file open, no other file has the same two numbers.
+type FileId = (u64, u64);
+
 /// File systems whose locks or shared memory do not work between the hosts that mount them, by the magic number of
 /// `statfs` (linux/magic.h; GPFS and Lustre from their own headers). FUSE is in the list because it hides the file
 /// system behind it, which may be a network file system: sshfs, GlusterFS and virtiofs use FUSE.
@@ -78,6 +90,27 @@ const NETWORK_FILE_SYSTEMS: [(u32, &str); 16] = [
     (0xfe53_4d42, "SMB"),
     (0xff53_4d42, "CIFS"),
 ];
+
+// === impl Place ===
+
+impl Place {
+    pub(super) fn new(path: &Path, file: Option<FileId>) -> Self {
+        // The process may change its directory.
+        Self { path: std::path::absolute(path).unwrap_or_else(|_| path.to_owned()), file }
+    }
+
+    /// Refuses to use the ledger if its path leads to another file now: other processes use that file.
+    pub(super) fn check(&self) -> Result<(), LedgerError> {
+        match file_of(&self.path) {
+            Some(file) if self.file == Some(file) => Ok(()),
+            _ => Err(LedgerError::Replaced(self.path.clone())),
+        }
+    }
+}
+
+pub(super) fn file_of(path: &Path) -> Option<FileId> {
+    path.metadata().ok().map(|metadata| (metadata.dev(), metadata.ino()))
+}
 
 /// The kind of network file system on which a file is, or will be. `None` for a local file system.
 pub(super) fn network_file_system(path: &Path) -> Result<Option<&'static str>, OpenError> {
