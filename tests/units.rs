@@ -251,6 +251,23 @@ fn the_module_warns_if_the_arguments_of_the_image_configure_the_network() {
     }
 }
 
+/// Only NetworkManager's profiles stay on the disk for later boots.
+#[test]
+fn with_ignition_the_network_of_the_drive_is_written_at_the_first_boot_alone_only_for_networkmanager() {
+    let target = |modules: &str, renderer: &str| {
+        let script = format!(
+            ". {MODULE}/module-setup.sh; dracut_module_included() {{ [[ \" {modules} \" == *\" $1 \"* ]]; }}; \
+             _glowplug_target {renderer}"
+        );
+        let output = Command::new("/bin/bash").args(["-ec", &script]).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let targets = |modules| ["network-manager", "systemd-networkd", "network-legacy"].map(|it| target(modules, it));
+    assert_eq!(targets("ignition"), ["ignition-complete.target\n", "initrd.target\n", "initrd.target\n"]);
+    assert_eq!(targets("base"), ["initrd.target\n"; 3]);
+}
+
 /// The limits are in tenths of the exposure that `systemd-analyze security` prints. SECURITY.md has the same figures.
 #[test]
 fn the_exposure_of_each_unit_is_at_most_its_limit() {

@@ -162,6 +162,17 @@ _glowplug_arguments() {
     fi
 }
 
+# Prints the target that starts the unit, for the network program of the image. Only the first boot of an image with
+# Ignition reaches ignition-complete.target. Later boots of such an image use the profiles of NetworkManager that CoreOS has
+# copied to the real root. No program keeps what the unit writes for another network program, so each boot needs it.
+_glowplug_target() {
+    if [[ $1 == network-manager ]] && dracut_module_included ignition; then
+        echo ignition-complete.target
+    else
+        echo initrd.target
+    fi
+}
+
 # Disables a unit of afterburn for machines on KubeVirt. The drop-in has no effect if the image does not have the unit.
 _glowplug_stand_back() {
     inst_simple "$moddir/$1.conf" "$systemdsystemunitdir/$1.service.d/50-glowplug.conf" || exit 1
@@ -214,19 +225,14 @@ install() {
         $SYSTEMCTL -q --root "$initdir" add-requires initrd.target glowplug-network-profiles.service || exit 1
     fi
 
-    # With Ignition the unit runs only on the first boot, because only the first boot starts ignition-complete.target.
-    # Later boots use NetworkManager's profiles. Without Ignition the unit runs on every boot.
+    $SYSTEMCTL -q --root "$initdir" add-requires "$(_glowplug_target "$renderer")" "$_glowplug_unit" || exit 1
     if dracut_module_included ignition; then
-        $SYSTEMCTL -q --root "$initdir" add-requires ignition-complete.target "$_glowplug_unit" || exit 1
-
         # The hostname is written only on the first boot. Without Ignition there is no first boot, and each boot would overwrite a
         # hostname that a person has changed.
         inst_multiple mkdir || exit 1
         inst_simple "$moddir/glowplug-hostname.service" "$systemdsystemunitdir/glowplug-hostname.service" || exit 1
         _glowplug_stand_back afterburn-hostname
         $SYSTEMCTL -q --root "$initdir" add-wants ignition-complete.target glowplug-hostname.service || exit 1
-    else
-        $SYSTEMCTL -q --root "$initdir" add-requires initrd.target "$_glowplug_unit" || exit 1
     fi
 
     # Make the directory of the arguments, because dracut does not make this directory in every image.

@@ -603,6 +603,16 @@ fn with_ignition_no_unit_of_glowplug_runs_in_the_initramfs_after_the_first_boot(
     assert_eq!((report.plan(), report.fragment(), report.part("hostname")), (serde_json::Value::Null, "", ""));
 }
 
+/// Nothing of networkd's files stays on the disk.
+#[test]
+fn with_ignition_and_networkd_the_machine_has_its_network_after_the_first_boot_too() {
+    let machine = VirtualMachine::new(Image::Networkd).without_arguments().argument("ignition.platform.id=kubevirt");
+    let report = machine.drive(Bus::VirtioBlk, &own("static-ipv4")).boot();
+    let routes = ["default via 192.168.1.1 dev eno101", "192.168.1.0/24 dev eno101 scope link src 192.168.1.100"];
+    assert_eq!(report.found(), found(&["eno101 192.168.1.100/24"], &routes, &[]));
+    assert_eq!(report.part("hostname"), "");
+}
+
 /// Boots a machine twice from the same disk with Debian.
 #[test]
 fn the_units_of_the_real_root_run_at_both_boots_and_the_network_stays() {
