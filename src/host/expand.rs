@@ -112,16 +112,18 @@ impl Template {
         links.iter().enumerate().filter_map(unread).collect()
     }
 
-    /// The settings of the template for an interface: prefix lengths, and every address that the template names. No
+    /// The settings of the template for an interface: prefix lengths, and the addresses of routers and servers. No
     /// machine gets an address that the template names. The facts also have the warnings about the template.
     ///
     /// # Errors
     ///
     /// [`ExpandError::Template`] when `links` or `networks` is no list, when the template has no link or several links
-    /// for the interface, or when a netmask is invalid.
+    /// for the interface, when a netmask is invalid, or when the template has an address of its own: see
+    /// [`Template::expand`].
     #[doc(hidden)]
     pub fn facts(&self, interface: &InterfaceName) -> Result<TemplateFacts, ExpandError> {
         let mut draft = Draft::new(self.0.clone());
+        draft.refuse_addresses();
         let mut facts = TemplateFacts { unread: self.unread_by_afterburn(), ..TemplateFacts::default() };
         name_addresses(&Value::Object(self.0.clone()), &mut facts);
         // At this point, `facts.gateways` has the gateways of all interfaces. They become other addresses, except the
@@ -165,6 +167,9 @@ impl Template {
     ///   domains if it has no search domain.
     /// - The MTU is added if the link of the interface has none.
     ///
+    /// All machines of a template would use its addresses. So a template with the address of an interface, except a
+    /// link-local IPv6 address, or with the MAC address of a bond or a VLAN, is an error.
+    ///
     /// # Errors
     ///
     /// See [`ExpandError`]. An error of the template lists all reasons at once.
@@ -184,6 +189,7 @@ impl Template {
             }
         }
         let mut draft = Draft::new(self.0.clone());
+        draft.refuse_addresses();
         for grant in grants {
             draft.put_addresses(grant);
         }
@@ -223,7 +229,7 @@ fn name_addresses(value: &Value, facts: &mut TemplateFacts) {
             "gateway" => facts.gateways.extend(found),
             "dns_nameservers" => facts.nameservers.extend(found),
             "address" if is_text(object.get("type"), "dns") => facts.nameservers.extend(found),
-            "address" | "ip_address" => facts.addresses.extend(found),
+            "address" => facts.addresses.extend(found),
             _ => {}
         }
         name_addresses(member, facts);

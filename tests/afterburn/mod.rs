@@ -54,10 +54,19 @@ fn meaning(kargs: &str) -> String {
 
 /// Returns the document that the host makes from a template for a machine with an address on this interface.
 fn expanded(template: &str, interface: &str) -> String {
-    let claimant = Claimant { machine: Machine::new("clusters", "w", "u"), interface: interface.parse().unwrap() };
-    let allocation = Allocation { claimant, addresses: vec!["192.168.1.100/24".parse().unwrap()] };
-    let grant = Grant { allocation: &allocation, settings: Settings::default(), mac_address: None, is_named: true };
-    Template::parse(template.as_bytes()).unwrap().expand(&[grant]).unwrap().text().to_owned()
+    expanded_for(template, &[(interface, "192.168.1.100/24")])
+}
+
+/// Returns the document of a machine with these interfaces and addresses.
+fn expanded_for(template: &str, addresses: &[(&str, &str)]) -> String {
+    let allocation = |(interface, address): &(&str, &str)| {
+        let claimant = Claimant { machine: Machine::new("clusters", "w", "u"), interface: interface.parse().unwrap() };
+        Allocation { claimant, addresses: vec![address.parse().unwrap()] }
+    };
+    let allocations: Vec<Allocation> = addresses.iter().map(allocation).collect();
+    let grant = |allocation| Grant { allocation, settings: Settings::default(), mac_address: None, is_named: true };
+    let grants: Vec<Grant<'_>> = allocations.iter().map(grant).collect();
+    Template::parse(template.as_bytes()).unwrap().expand(&grants).unwrap().text().to_owned()
 }
 
 /// Expected profiles of a machine with an IPv4 address on each of two interfaces, in the order of the interfaces.
@@ -169,7 +178,7 @@ fn afterburn_ignores_an_mtu_of_the_template() {
 #[test]
 fn afterburn_ignores_a_vlan_or_bond_of_the_template_together_with_its_address() {
     let vlan = r#"{"links": [{"id": "eno101", "type": "phy"},
-        {"id": "lan", "type": "vlan", "vlan_link": "eno101", "vlan_id": 7, "vlan_mac_address": "02:00:00:00:00:07"}]}"#;
+        {"id": "lan", "type": "vlan", "vlan_link": "eno101", "vlan_id": 7}]}"#;
     let bond = r#"{"links": [{"id": "eno101", "type": "phy"}, {"id": "eno102", "type": "phy"},
         {"id": "lan", "type": "bond", "bond_mode": "active-backup", "bond_links": ["eno101", "eno102"]}]}"#;
     let [vlan, bond] = [vlan, bond].map(|template| expanded(template, "lan"));
@@ -181,9 +190,10 @@ fn afterburn_ignores_a_vlan_or_bond_of_the_template_together_with_its_address() 
 fn networkmanager_puts_the_default_route_of_afterburn_on_the_first_interface() {
     let kargs = "ip=192.168.1.100:::255.255.255.0::eno101:off ip=10.9.0.7:::255.255.0.0::eno102:off rd.route=0.0.0.0/0:10.9.0.1";
     let template = r#"{"links": [{"id": "eno101", "type": "phy"}, {"id": "eno102", "type": "phy"}], "networks": [
-        {"id": "n", "link": "eno102", "type": "ipv4", "ip_address": "10.9.0.7", "netmask": "255.255.0.0",
+        {"id": "n", "link": "eno102", "type": "ipv4", "netmask": "255.255.0.0",
          "routes": [{"network": "0.0.0.0", "netmask": "0.0.0.0", "gateway": "10.9.0.1"}]}]}"#;
-    assert_eq!(ask([config_drive(&expanded(template, "eno101"))]), [kargs.to_owned()]);
+    let document = expanded_for(template, &[("eno101", "192.168.1.100/24"), ("eno102", "10.9.0.7/16")]);
+    assert_eq!(ask([config_drive(&document)]), [kargs.to_owned()]);
     let profiles = "\
 NIC eno101
   ipv4 manual, required

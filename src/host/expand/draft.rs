@@ -11,6 +11,7 @@ use super::types::{Document, ExpandError, Grant};
 use crate::diagnostic::{Diagnostic, Diagnostics, FieldPath};
 use crate::formats::value::{Object, Value};
 use crate::formats::{Meaning, address, read_network};
+use crate::host::address::is_link_local;
 use crate::host::claim::Allocation;
 use crate::host::pool::StaticRoute;
 use crate::network::{Family, InterfaceName, NetworkConfig, Route, parse_mac_address};
@@ -33,6 +34,41 @@ pub(super) struct Draft {
 impl Draft {
     pub(super) fn new(document: Object) -> Self {
         Self { document, diagnostics: Diagnostics::default(), entries: BTreeMap::new(), links: BTreeMap::new() }
+    }
+
+    /// Refuses the addresses of the template, and the MAC addresses of its bonds and VLANs, because every machine of the
+    /// template would use them. A link-local IPv6 address is allowed, because no pool allocates one. The MAC address of a
+    /// NIC is allowed, because it only names the NIC.
+    pub(super) fn refuse_addresses(&mut self) {
+        let is_link_local = |written: &Value| {
+            let text = written.to_string();
+            text.split('/').next().and_then(|address| address.parse().ok()).is_some_and(is_link_local)
+        };
+        let mut refused = Vec::new();
+        for (index, link) in self.objects("links").filter(|(_, link)| !is_nic(link)) {
+            for member in ["ethernet_mac_address", "vlan_mac_address"] {
+                let path = LINKS.index(index);
+                refused.extend(given(link, member).map(|written| of_many(&path.field(member), "MAC address", written)));
+            }
+        }
+        for (index, network) in self.objects("networks") {
+            let path = NETWORKS.index(index);
+            let address = given(network, "ip_address").filter(|written| !is_link_local(written));
+            refused.extend(address.map(|written| of_many(&path.field("ip_address"), "address", written)));
+        }
+        refused.into_iter().for_each(|diagnostic| self.diagnostics.push(diagnostic));
+    }
+
+    /// The objects in an array of the document, with their indexes.
+    fn objects(&self, name: &str) -> impl Iterator<Item = (usize, &Object)> {
+        let elements = match self.document.get(name) {
+            Some(Value::Array(elements)) => elements.as_slice(),
+            _ => &[],
+        };
+        elements.iter().enumerate().filter_map(|(index, element)| match element {
+            Value::Object(object) => Some((index, object)),
+            _ => None,
+        })
     }
 
     /// The elements of an array of the document. An absent array is empty; a value of another type becomes a
@@ -148,13 +184,11 @@ impl Draft {
         let interface = &allocation.claimant.interface;
         let path = NETWORKS.index(index);
         if let Some(written) = given(&entry, "ip_address") {
-            let expected = "no address: a template serves many machines";
-            self.diagnostics.push(Diagnostic::error(
-                path.field("ip_address"),
-                "address in a template",
-                written,
-                expected,
-            ));
+            let diagnostic = of_many(&path.field("ip_address"), "address", written);
+            // `refuse_addresses` has reported every address that is not link-local.
+            if !self.diagnostics.kept().contains(&diagnostic) {
+                self.diagnostics.push(diagnostic);
+            }
             return;
         }
         let Some(address) = allocation.addresses.iter().find(|address| Family::of(address.ip()) == family) else {
@@ -366,6 +400,12 @@ impl Draft {
         allocated.sort_unstable();
         if read == allocated { Ok(()) } else { Err(ExpandError::Differs { interface: *interface, read, allocated }) }
     }
+}
+
+/// The diagnostic about an address that a template gives to every machine.
+fn of_many(path: &FieldPath<'_>, what: &str, written: &Value) -> Diagnostic {
+    let expected = format!("no {what}: a template serves many machines");
+    Diagnostic::error(path, &format!("{what} in a template"), written, &expected)
 }
 
 /// Adds a route to an entry of `networks`.

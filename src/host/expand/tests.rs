@@ -376,7 +376,7 @@ fn the_facts_of_a_template_have_every_address_that_it_names() {
             {"id": "a", "link": "eno101", "type": "ipv4", "netmask": "255.255.255.248", "gateway": "192.168.1.1",
              "routes": [{"network": "10.0.0.0", "netmask": "255.0.0.0", "gateway": "192.168.1.4"}],
              "dns_nameservers": ["192.168.1.3"], "services": [{"type": "dns", "address": "fe80::2"}]},
-            {"id": "b", "link": "eno102", "type": "ipv4", "ip_address": "192.168.1.5/29", "gateway": "192.168.1.6"},
+            {"id": "b", "link": "eno102", "type": "ipv4_dhcp", "gateway": "192.168.1.6"},
         ],
         "services": [{"type": "dns", "address": "192.168.1.2"}, {"type": "ntp", "address": "192.168.1.7"}],
     });
@@ -385,10 +385,35 @@ fn the_facts_of_a_template_have_every_address_that_it_names() {
         prefixes: BTreeMap::from([(Family::Ipv4, 29)]),
         gateways: set(&["192.168.1.1", "192.168.1.4"]),
         nameservers: set(&["192.168.1.2", "192.168.1.3"]),
-        addresses: set(&["192.168.1.5", "192.168.1.6", "192.168.1.7"]),
+        addresses: set(&["192.168.1.6", "192.168.1.7"]),
         unread: Vec::new(),
     };
     assert_eq!(facts(&of), Ok(expected));
+}
+
+#[test]
+fn a_template_has_no_address_that_all_of_its_machines_would_use() {
+    let of = json!({
+        "links": [
+            {"id": "eno101", "type": "phy", "ethernet_mac_address": "52:54:00:12:34:01"},
+            {"id": "b", "type": "bond", "bond_links": ["p"], "bond_mode": "802.3ad", "ethernet_mac_address": "02:00:00:00:00:01"},
+            {"id": "p", "type": "phy"},
+            {"id": "v", "type": "vlan", "vlan_link": "b", "vlan_id": 7, "vlan_mac_address": "02:00:00:00:00:07"},
+        ],
+        "networks": [
+            {"id": "a", "link": "eno101", "type": "ipv4"},
+            {"id": "b", "link": "b", "type": "ipv4", "ip_address": "10.9.0.7/16"},
+            {"id": "c", "link": "b", "type": "ipv6", "ip_address": "fe80::7/64"},
+            {"id": "d", "link": "v", "type": "static", "ip_address": "169.254.0.7", "netmask": "255.255.0.0"},
+        ],
+    });
+    let refused = concat!(
+        r#"links[1].ethernet_mac_address: MAC address in a template "02:00:00:00:00:01", expected no MAC address: a template serves many machines; "#,
+        r#"links[3].vlan_mac_address: MAC address in a template "02:00:00:00:00:07", expected no MAC address: a template serves many machines; "#,
+        r#"networks[1].ip_address: address in a template "10.9.0.7/16", expected no address: a template serves many machines; "#,
+        r#"networks[3].ip_address: address in a template "169.254.0.7", expected no address: a template serves many machines"#,
+    );
+    assert_eq!((facts(&of), refusal(&of, &["10.0.0.5/24"], None)), (Err(refused.to_owned()), refused.to_owned()));
 }
 
 #[test]
@@ -554,7 +579,7 @@ fn a_gateway_outside_the_subnet_is_on_the_link() {
 fn bonds_and_vlans_have_sections_of_their_own() {
     let of = json!({
         "links": [
-            {"id": "eno101", "type": "vlan", "vlan_link": "b", "vlan_id": 7, "vlan_mac_address": "02:00:00:00:00:07"},
+            {"id": "eno101", "type": "vlan", "vlan_link": "b", "vlan_id": 7},
             {"id": "b", "type": "bond", "bond_links": ["p", "q"], "bond_mode": "active-backup", "bond_miimon": 100,
              "bond_primary": "q", "bond_use_carrier": 0, "mtu": 9000},
             {"id": "p", "type": "phy", "ethernet_mac_address": "52:54:00:12:34:01"},
@@ -565,7 +590,7 @@ fn bonds_and_vlans_have_sections_of_their_own() {
     });
     let (text, warnings) = network_config(&of, &["10.0.0.5/24"], None);
     let expected = concat!(
-        r#"{"version":2,"vlans":{"bond0.7":{"id":7,"link":"bond0","macaddress":"02:00:00:00:00:07","#,
+        r#"{"version":2,"vlans":{"bond0.7":{"id":7,"link":"bond0","#,
         r#""addresses":["10.0.0.5/24"],"routes":[{"to":"0.0.0.0/0","via":"10.0.0.1"}],"#,
         r#""nameservers":{"addresses":["10.0.0.2","fd00::2"]}}},"#,
         r#""ethernets":{"p":{"match":{"macaddress":"52:54:00:12:34:01"}},"q":{"match":{"macaddress":"52:54:00:12:34:02"}}},"#,

@@ -19,7 +19,7 @@ pub struct TemplateFacts {
     pub gateways: BTreeSet<IpAddr>,
     /// Name servers of the machine.
     pub nameservers: BTreeSet<IpAddr>,
-    /// Other addresses that the template names, such as the addresses and gateways of other interfaces.
+    /// Other addresses that the template names, such as the gateways of other interfaces.
     pub addresses: BTreeSet<IpAddr>,
     /// Warnings about links that afterburn does not read completely. Their paths are relative to the template.
     /// [`Pool::new`](super::Pool::new) reports these warnings, and the pool does not keep the warnings.

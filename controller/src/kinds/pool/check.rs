@@ -314,7 +314,7 @@ mod tests {
     fn an_address_in_the_template_is_never_allocated() {
         let template = json!({
             "links": [{"id": "eno101", "type": "phy"}, {"id": "eno102", "type": "phy"}],
-            "networks": [{"id": "storage", "link": "eno102", "type": "ipv4", "ip_address": "10.0.0.9", "netmask": "255.255.255.0"}],
+            "networks": [{"id": "storage", "link": "eno102", "type": "ipv4_dhcp", "gateway": "10.0.0.9"}],
             "services": [{"type": "dns", "address": "10.0.0.10"}],
         });
         let spec = PoolSpec {
@@ -326,6 +326,23 @@ mod tests {
         let pool = spec.check(Some("a"), "b").0.unwrap();
         let offers = ["10.0.0.8", "10.0.0.9", "10.0.0.10", "10.0.0.11"].map(|it| pool.offers(it.parse().unwrap()));
         assert_eq!(offers, [true, false, false, true]);
+    }
+
+    #[test]
+    fn a_template_with_an_address_of_another_link_is_refused() {
+        let template = json!({
+            "links": [{"id": "eno101", "type": "phy"}, {"id": "eno102", "type": "phy"}],
+            "networks": [{"id": "storage", "link": "eno102", "type": "ipv4", "ip_address": "10.9.0.9/24"}],
+        });
+        let spec = PoolSpec {
+            network: "default".into(),
+            addresses: vec!["10.0.0.0/24".into()],
+            template: Some(template.to_string()),
+            ..PoolSpec::default()
+        };
+        let (pool, diagnostics) = spec.check(Some("a"), "b");
+        let refused = r#"template.networks[0].ip_address: address in a template "10.9.0.9/24", expected no address: a template serves many machines"#;
+        assert_eq!(verdict(pool.as_ref(), &diagnostics), (false, vec![refused.to_owned()]));
     }
 
     #[test]

@@ -1632,9 +1632,9 @@ fn an_address_that_a_user_has_added_to_the_secret_of_a_guest_is_reserved_after_a
     outdated(view, RESTART);
 }
 
-/// Returns the settings of pool `n/p` with a template in which another link has this address.
+/// Returns the settings of pool `n/p` with a template in which another link has this link-local address.
 fn with_template(address: &str) -> BTreeMap<String, PoolSettings> {
-    let network = json!({"id": "b", "type": "ipv4", "link": "eno102", "ip_address": format!("{address}/24")});
+    let network = json!({"id": "b", "type": "ipv6", "link": "eno102", "ip_address": format!("{address}/64")});
     let links = ["eno101", "eno102"].map(|id| json!({"id": id, "type": "phy"}));
     let template = json!({"links": links, "networks": [network]}).to_string();
     [("n/p".to_owned(), PoolSettings { template: Some(template), ..PoolSettings::default() })].into()
@@ -1643,9 +1643,9 @@ fn with_template(address: &str) -> BTreeMap<String, PoolSettings> {
 #[test]
 fn the_secret_follows_the_template_of_its_pool_if_another_link_gets_another_address() {
     let of = |address: &str| View { pools: with_template(address), ..settled() };
-    let (earlier, mut view) = (document(&of("192.168.5.8")), of("192.168.5.9"));
+    let (earlier, mut view) = (document(&of("fe80::8")), of("fe80::9"));
     let new = document(&view);
-    assert_eq!(new, earlier.replace("192.168.5.8", "192.168.5.9"));
+    assert_eq!(new, earlier.replace("fe80::8", "fe80::9"));
     let before = OwnSecret { document: earlier.into_bytes(), ..own("m-1", "v-1") };
     view.secrets = secrets([before.clone()]);
     view.instance = Some(instance(&running()));
