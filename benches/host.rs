@@ -204,12 +204,11 @@ fn adoption() -> Result<()> {
             });
         }
     }
-    let mut registry = Registry::open_closed(MemoryLedger::default())?;
+    let mut registry = Registry::open(MemoryLedger::default())?;
     registry.resize(pools, &[], NOW)?;
     let start = Cpu::now()?;
     let adoption = registry.adopt(records, NOW)?;
-    let growth = registry.growth();
-    registry.open_up_to(growth, NOW)?;
+    registry.open_addresses(NOW)?;
     let time = start.elapsed()?;
     if (adoption.adopted, adoption.reserved.len()) != (200 * 249, 200) {
         return Err("not everything was adopted".into());
@@ -459,6 +458,7 @@ const CLAIMS: usize = 1_000;
 
 fn claimer(path: &Path, number: usize) -> Result<()> {
     let mut registry = Registry::open(SqliteLedger::open(path)?)?;
+    registry.open_addresses(NOW)?;
     for at in 0..CLAIMS {
         registry.claim(&claim(number * CLAIMS + at), NOW)?;
     }
@@ -468,6 +468,7 @@ fn claimer(path: &Path, number: usize) -> Result<()> {
 fn in_memory() -> Result<Registry<MemoryLedger>> {
     let mut registry = Registry::open(MemoryLedger::default())?;
     registry.resize([pool()?], &[], NOW)?;
+    registry.open_addresses(NOW)?;
     Ok(registry)
 }
 
@@ -475,6 +476,7 @@ fn in_memory() -> Result<Registry<MemoryLedger>> {
 fn on_disk(path: &Path) -> Result<Registry<SqliteLedger>> {
     let mut registry = Registry::open(SqliteLedger::create(path)?)?;
     registry.resize([pool()?], &[], NOW)?;
+    registry.open_addresses(NOW)?;
     Ok(registry)
 }
 

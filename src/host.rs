@@ -23,6 +23,8 @@
 //! let claim = Claim::new(machine, Timestamp::now()).request(Request::of(pools[0].name()));
 //! let mut registry = Registry::open(MemoryLedger::default())?;
 //! registry.resize(pools.clone(), &[], Timestamp::now())?;
+//! // No machine uses this network yet. Otherwise, call `rebuild` with the objects of the machines.
+//! registry.open_addresses(Timestamp::now())?;
 //! let allocations = registry.claim(&claim, Timestamp::now())?;
 //! assert_eq!(allocations[0].addresses, ["10.0.0.8/24".parse()?]);
 //!
@@ -61,9 +63,9 @@
 //!
 //! # Which records count
 //!
-//! On a network with machines, read all their objects with [`records::Objects`] at each start, and pass them to
-//! [`Registry::rebuild`](registry::Registry::rebuild) before the first claim. Then no address of these machines is
-//! allocated to another machine:
+//! At each start and after each change of pools, read the objects of all machines that may use the networks of the
+//! pools with [`records::Objects`], and pass them to [`Registry::rebuild`](registry::Registry::rebuild). Only then, the
+//! registry allocates the new addresses of the pools, and no address of these machines is allocated to another machine:
 //!
 //! - A record on a machine becomes a lease if a pool that serves the namespace of the machine offers the address.
 //! - A record reserves its address if the address is excluded, held by another machine, or reserved on the network.

@@ -29,7 +29,7 @@ use kube::{Api, ResourceExt as _};
 use serde_json::json;
 use tokio::sync::{Semaphore, watch};
 
-use crate::support::leader::{self, claim, clock, owner, pool, pool_spec, stored};
+use crate::support::leader::{self, claim, clock, owner, pool, pool_spec, resize, stored};
 use crate::support::server::{Call, Fault, Server};
 use crate::support::{SYSTEM, is_lease_write, soak, start_server};
 
@@ -78,7 +78,7 @@ async fn a_policy_that_denies_the_lease_of_one_holder_does_not_delay_other_claim
     for code in [400, 403, 413, 422] {
         let (server, cluster) = start_server().await;
         let (registry, _served) = owner(cluster.controller());
-        registry.resize(vec![pool(NETWORK, &["10.0.0.8/29"])], BTreeSet::new()).await.unwrap();
+        resize(&registry, vec![pool(NETWORK, &["10.0.0.8/29"])]).await;
         refuse(&server, code, |call| call.body["spec"]["holder"]["name"] == "worker-0");
         let group: Vec<_> = (0..3).map(|n| claim(&machine(NETWORK, n))).collect();
         let answers = texts(&registry.claim_all(group).await.unwrap());
@@ -100,7 +100,7 @@ async fn a_policy_that_denies_the_lease_of_one_holder_does_not_delay_other_claim
 async fn a_refused_claim_is_tried_once_more_after_each_change_of_its_object() {
     let (server, cluster) = start_server().await;
     let (registry, _served) = owner(cluster.controller());
-    registry.resize(vec![pool(NETWORK, &["10.0.0.8/29"])], BTreeSet::new()).await.unwrap();
+    resize(&registry, vec![pool(NETWORK, &["10.0.0.8/29"])]).await;
     refuse(&server, 403, |call| call.body["spec"]["holder"]["name"] == "worker-0");
     let writes_of_claim = async || {
         server.take_calls();
@@ -127,7 +127,7 @@ async fn a_refused_claim_is_tried_once_more_after_each_change_of_its_object() {
 async fn the_registry_does_not_work_while_the_program_has_no_right_to_write_leases() {
     let (_server, cluster) = start_server().await;
     let (registry, _served) = owner(cluster.controller());
-    registry.resize(vec![pool(NETWORK, &["10.0.0.8/29"])], BTreeSet::new()).await.unwrap();
+    resize(&registry, vec![pool(NETWORK, &["10.0.0.8/29"])]).await;
     let mut works = registry.works();
     assert!(*works.borrow_and_update());
     let bindings: Api<ClusterRoleBinding> = Api::all(cluster.client());
@@ -172,7 +172,7 @@ async fn a_leader_that_cannot_write_leases_gives_up_the_leadership_and_another_r
         first.wait_for(Option::is_some).await.unwrap();
         let (registry, _served) = owner(cluster.controller());
         progress.send_replace(registry.progress());
-        registry.resize(vec![pool(NETWORK, &["10.0.0.8/29"])], BTreeSet::new()).await.unwrap();
+        resize(&registry, vec![pool(NETWORK, &["10.0.0.8/29"])]).await;
         let (mut second, stop_second, second_task) = start(candidate("second"));
         server.set_faults(move |call| if is_lease_write(call) { fault.clone() } else { Fault::None });
         let request = claim(&machine(NETWORK, 0));
@@ -200,7 +200,7 @@ async fn a_leader_that_cannot_write_leases_gives_up_the_leadership_and_another_r
 async fn a_lease_that_the_server_refuses_to_change_blocks_only_its_own_address() {
     let (server, cluster) = start_server().await;
     let (registry, _served) = owner(cluster.controller());
-    registry.resize(vec![pool(NETWORK, &["10.0.0.8/29"])], BTreeSet::new()).await.unwrap();
+    resize(&registry, vec![pool(NETWORK, &["10.0.0.8/29"])]).await;
     registry.claim(claim(&machine(NETWORK, 0))).await.unwrap().unwrap();
     registry.release(machine(NETWORK, 0)).await.unwrap();
     let poison = leader::name(NETWORK, "10.0.0.8");
@@ -209,7 +209,7 @@ async fn a_lease_that_the_server_refuses_to_change_blocks_only_its_own_address()
     assert_eq!(texts(&registry.claim_all(group).await.unwrap()), ["10.0.0.10/16", "10.0.0.9/16"]);
     // The next leader finds the same lease.
     let (next, _served) = owner(cluster.controller());
-    next.resize(vec![pool(NETWORK, &["10.0.0.8/29"])], BTreeSet::new()).await.unwrap();
+    resize(&next, vec![pool(NETWORK, &["10.0.0.8/29"])]).await;
     assert_eq!(texts(&[next.claim(claim(&machine(NETWORK, 3))).await.unwrap()]), ["10.0.0.11/16"]);
     let stored = stored(cluster.client(), NETWORK).await;
     assert!(stored.contains(&row("10.0.0.8", "worker-0", true)), "{stored:?}");
@@ -219,7 +219,7 @@ async fn a_lease_that_the_server_refuses_to_change_blocks_only_its_own_address()
 async fn a_machine_keeps_its_address_if_the_server_refuses_its_release_and_others_are_released() {
     let (server, cluster) = start_server().await;
     let (registry, _served) = owner(cluster.controller());
-    registry.resize(vec![pool(NETWORK, &["10.0.0.8/31"])], BTreeSet::new()).await.unwrap();
+    resize(&registry, vec![pool(NETWORK, &["10.0.0.8/31"])]).await;
     for n in 0..2 {
         registry.claim(claim(&machine(NETWORK, n))).await.unwrap().unwrap();
     }
@@ -244,7 +244,7 @@ async fn a_machine_keeps_its_address_if_the_server_refuses_its_release_and_other
 async fn a_refused_release_of_a_machine_that_claims_again_is_not_repeated() {
     let (server, cluster) = start_server().await;
     let (registry, _served) = owner(cluster.controller());
-    registry.resize(vec![pool(NETWORK, &["10.0.0.8/32"])], BTreeSet::new()).await.unwrap();
+    resize(&registry, vec![pool(NETWORK, &["10.0.0.8/32"])]).await;
     registry.claim(claim(&machine(NETWORK, 0))).await.unwrap().unwrap();
     refuse(&server, 403, |call| call.body["spec"]["holder"]["name"] == "worker-0");
     assert_eq!(registry.release(machine(NETWORK, 0)).await.unwrap(), []);
@@ -267,7 +267,7 @@ async fn a_claim_is_repeated_until_it_is_stored() {
     for kind in [Fault::LostAnswer, Fault::LostRequest, Fault::Status(500), Fault::Status(429), Fault::Status(409)] {
         let (server, cluster) = start_server().await;
         let (registry, _served) = owner(cluster.controller());
-        registry.resize(vec![pool(NETWORK, &["10.0.0.8/29"])], BTreeSet::new()).await.unwrap();
+        resize(&registry, vec![pool(NETWORK, &["10.0.0.8/29"])]).await;
         fault(&server, kind, 3);
         let answer = registry.claim(claim(&machine(NETWORK, 0))).await.unwrap().unwrap();
         assert_eq!(answer[0].addresses[0].to_string(), "10.0.0.8/16");
@@ -279,7 +279,7 @@ async fn a_claim_is_repeated_until_it_is_stored() {
 async fn the_end_of_an_object_releases_no_address_of_an_object_of_another_kind() {
     let (_server, cluster) = start_server().await;
     let (registry, _served) = owner(cluster.controller());
-    registry.resize(vec![pool(NETWORK, &["10.0.0.8/32"])], BTreeSet::new()).await.unwrap();
+    resize(&registry, vec![pool(NETWORK, &["10.0.0.8/32"])]).await;
     registry.claim(claim(&machine(NETWORK, 0))).await.unwrap().unwrap();
     // Objects of users name the UID of the claim as the UID of an object of another kind.
     for kind in [HolderKind::VirtualMachine, HolderKind::KubevirtMachine, HolderKind::IpamClaim] {
@@ -294,7 +294,7 @@ async fn the_end_of_an_object_releases_no_address_of_an_object_of_another_kind()
 async fn an_object_cannot_get_or_release_the_address_of_another_kind_of_object_with_the_same_uid() {
     let (_server, cluster) = start_server().await;
     let (registry, _served) = owner(cluster.controller());
-    registry.resize(vec![pool(NETWORK, &["10.0.0.8/29"])], BTreeSet::new()).await.unwrap();
+    resize(&registry, vec![pool(NETWORK, &["10.0.0.8/29"])]).await;
     let fake = |n: usize| machine(NETWORK, n).of_kind(HolderKind::VirtualMachine);
     let record = |n: usize, address: &str| Record {
         claimant: Claimant { machine: fake(n), interface: "eno101".parse().unwrap() },
@@ -340,7 +340,7 @@ async fn an_object_cannot_get_or_release_the_address_of_another_kind_of_object_w
 async fn the_holder_of_a_lease_that_another_leader_stores_during_a_claim_is_reported() {
     let (server, cluster) = start_server().await;
     let (registry, mut served) = owner(cluster.controller());
-    registry.resize(vec![pool(NETWORK, &["10.0.0.8/31"])], BTreeSet::new()).await.unwrap();
+    resize(&registry, vec![pool(NETWORK, &["10.0.0.8/31"])]).await;
     let gate = Arc::new(Semaphore::new(0));
     fault(&server, Fault::Hold(Arc::clone(&gate)), 1);
     let request = claim(&machine(NETWORK, 0));
@@ -372,7 +372,7 @@ async fn the_holder_of_a_lease_that_another_leader_stores_during_a_claim_is_repo
 async fn neither_a_later_claim_nor_a_late_lease_changes_the_holder_of_a_held_lease() {
     let (_server, cluster) = start_server().await;
     let (registry, _served) = owner(cluster.controller());
-    registry.resize(vec![pool(NETWORK, &["10.0.0.8/29"])], BTreeSet::new()).await.unwrap();
+    resize(&registry, vec![pool(NETWORK, &["10.0.0.8/29"])]).await;
     let machine = leader::machine(NETWORK, 0);
     registry.claim(claim(&machine)).await.unwrap().unwrap();
     // A user changes the namespace in the template of the KubevirtMachine. The holder in the lease stays.
@@ -407,7 +407,7 @@ async fn records_of_objects_of_different_kinds_with_one_uid_all_reserve_their_ad
     let (_server, cluster) = start_server().await;
     let (registry, _served) = owner(cluster.controller());
     let other = pool_spec("infra/other", &["10.0.0.8/30"]).check(Some("b"), "p").0.unwrap();
-    registry.resize(vec![pool(NETWORK, &["10.0.0.8/30"]), other], BTreeSet::new()).await.unwrap();
+    resize(&registry, vec![pool(NETWORK, &["10.0.0.8/30"]), other]).await;
     let record = |address: &str, kind: HolderKind| Record {
         claimant: Claimant { machine: machine(NETWORK, 0).of_kind(kind), interface: "eno101".parse().unwrap() },
         node_pool: Some("clusters/workers".to_owned()),
@@ -447,7 +447,7 @@ async fn a_claim_cannot_record_or_hold_an_address_that_only_pools_of_another_nam
     };
     let external = spec.check(Some("a"), "x").0.unwrap();
     let pools = vec![of("a", "10.0.0.0/30"), of("b", "10.0.0.8/30"), external];
-    registry.resize(pools, BTreeSet::new()).await.unwrap();
+    resize(&registry, pools).await;
     let machine = Machine::new("a", "c", "1").of_kind(KIND);
     let addresses = ["10.0.0.1/16", "10.0.0.9/16"].map(|text| text.parse().unwrap());
     let record = Record {
@@ -487,7 +487,7 @@ async fn a_claim_cannot_record_or_hold_an_address_that_only_pools_of_another_nam
 async fn the_release_of_another_machine_with_the_uid_of_a_waiting_machine_changes_nothing() {
     let (_server, cluster) = start_server().await;
     let (registry, _served) = owner(cluster.controller());
-    registry.resize(vec![pool(NETWORK, &["10.0.0.8/32"])], BTreeSet::new()).await.unwrap();
+    resize(&registry, vec![pool(NETWORK, &["10.0.0.8/32"])]).await;
     registry.claim(claim(&machine(NETWORK, 0))).await.unwrap().unwrap();
     registry.claim(claim(&machine(NETWORK, 1))).await.unwrap().unwrap_err();
     let other = Machine { name: "other".to_owned(), ..machine(NETWORK, 1) };
@@ -501,7 +501,7 @@ async fn the_release_of_another_machine_with_the_uid_of_a_waiting_machine_change
 async fn while_the_server_fails_the_registry_reports_that_it_does_not_work() {
     let (server, cluster) = start_server().await;
     let (registry, _served) = owner(cluster.controller());
-    registry.resize(vec![pool(NETWORK, &["10.0.0.8/29"])], BTreeSet::new()).await.unwrap();
+    resize(&registry, vec![pool(NETWORK, &["10.0.0.8/29"])]).await;
     let mut works = registry.works();
     assert!(*works.borrow_and_update());
     fault(&server, Fault::Status(503), usize::MAX);
@@ -520,7 +520,7 @@ async fn while_the_server_fails_the_registry_reports_that_it_does_not_work() {
 async fn a_served_machine_is_announced_even_if_the_response_to_the_write_of_its_lease_was_lost() {
     let (server, cluster) = start_server().await;
     let (registry, mut served) = owner(cluster.controller());
-    registry.resize(vec![pool(NETWORK, &["10.0.0.8/32"])], BTreeSet::new()).await.unwrap();
+    resize(&registry, vec![pool(NETWORK, &["10.0.0.8/32"])]).await;
     registry.claim(claim(&machine(NETWORK, 0))).await.unwrap().unwrap();
     registry.claim(claim(&machine(NETWORK, 1))).await.unwrap().unwrap_err();
     fault(&server, Fault::LostAnswer, 1);
@@ -533,8 +533,7 @@ async fn a_served_machine_is_announced_even_if_the_response_to_the_write_of_its_
 async fn a_new_pool_allocates_nothing_before_it_is_opened_and_skips_reported_addresses() {
     let (_server, cluster) = start_server().await;
     let metrics = Arc::new(Metrics::default());
-    let (registry, mut served) =
-        RegistryHandle::start_closed(cluster.client(), metrics, Arc::new(|_| {}), clock()).unwrap();
+    let (registry, mut served) = RegistryHandle::start(cluster.client(), metrics, Arc::new(|_| {}), clock()).unwrap();
     assert_eq!(registry.growth().await.unwrap(), 1);
     registry.resize(vec![pool(NETWORK, &["10.0.0.8/31"])], BTreeSet::new()).await.unwrap();
     let growth = registry.growth().await.unwrap();
@@ -578,7 +577,7 @@ async fn a_reuse_delay_ends_by_the_clock_of_the_term_and_not_by_the_wall_clock()
     leases.create(&PostParams::default(), &delayed).await.unwrap();
     let (registry, _served) = RegistryHandle::start(cluster.controller(), metrics, Arc::new(|_| {}), clock).unwrap();
     let spec = PoolSpec { address_reuse_grace_period_seconds: Some(600), ..pool_spec(NETWORK, &["10.0.0.8/31"]) };
-    registry.resize(vec![spec.check(Some("clusters"), "workers").0.unwrap()], BTreeSet::new()).await.unwrap();
+    resize(&registry, vec![spec.check(Some("clusters"), "workers").0.unwrap()]).await;
     let first = registry.claim(claim(&machine(NETWORK, 0))).await.unwrap().unwrap();
     assert_eq!(first[0].addresses, ["10.0.0.9/16".parse().unwrap()]);
     registry.release(machine(NETWORK, 0)).await.unwrap();
@@ -596,7 +595,7 @@ async fn the_registry_announces_each_address_that_becomes_free() {
     let (_server, cluster) = start_server().await;
     let [(registry, _served), (other, _others)] = [(); 2].map(|()| owner(cluster.controller()));
     for leader in [&registry, &other] {
-        leader.resize(vec![pool(NETWORK, &["10.0.0.8/30"])], BTreeSet::new()).await.unwrap();
+        resize(leader, vec![pool(NETWORK, &["10.0.0.8/30"])]).await;
     }
     let mut freed = registry.freed();
     let mut next = async || freed.recv().await.unwrap().to_string();
@@ -627,8 +626,7 @@ async fn the_registry_announces_each_address_that_becomes_free() {
 async fn a_repeated_rejected_change_of_a_pool_does_not_count_as_growth() {
     let (_server, cluster) = start_server().await;
     let metrics = Arc::new(Metrics::default());
-    let (registry, _served) =
-        RegistryHandle::start_closed(cluster.client(), metrics, Arc::new(|_| {}), clock()).unwrap();
+    let (registry, _served) = RegistryHandle::start(cluster.client(), metrics, Arc::new(|_| {}), clock()).unwrap();
     let used = || pool(NETWORK, &["10.0.0.8/30"]);
     registry.resize(vec![used()], BTreeSet::new()).await.unwrap();
     registry.open(registry.growth().await.unwrap()).await.unwrap();
@@ -658,7 +656,7 @@ async fn a_repeated_rejected_change_of_a_pool_does_not_count_as_growth() {
 async fn the_registry_still_lists_a_withdrawn_machine_whose_network_data_reserves_an_address() {
     let (_server, cluster) = start_server().await;
     let (registry, _served) = owner(cluster.controller());
-    registry.resize(vec![pool(NETWORK, &["10.0.0.8/29"])], BTreeSet::new()).await.unwrap();
+    resize(&registry, vec![pool(NETWORK, &["10.0.0.8/29"])]).await;
     let [machine, other] = [0, 1].map(|n| machine(NETWORK, n));
     let claimant = Claimant { machine: machine.clone(), interface: "eno101".parse().unwrap() };
     let reservation = Reservation {
@@ -679,7 +677,7 @@ async fn the_registry_still_lists_a_withdrawn_machine_whose_network_data_reserve
 async fn claims_that_arrive_during_a_write_are_written_as_one_group() {
     let (server, cluster) = start_server().await;
     let (registry, _served) = owner(cluster.controller());
-    registry.resize(vec![pool(NETWORK, &["10.0.0.0/25"])], BTreeSet::new()).await.unwrap();
+    resize(&registry, vec![pool(NETWORK, &["10.0.0.0/25"])]).await;
     let gate = Arc::new(Semaphore::new(0));
     let closed = Arc::clone(&gate);
     server.set_faults(move |call| if is_lease_write(call) { Fault::Hold(Arc::clone(&closed)) } else { Fault::None });

@@ -10,7 +10,7 @@
 //! - no machine holds the address,
 //! - no other machine has a record of the address, and no guest of another machine reports the address,
 //! - the address is open: the records of new addresses are adopted first, see
-//!   [`Registry::open_closed`](super::registry::Registry::open_closed), and
+//!   [`Registry::open`](super::registry::Registry::open), and
 //! - the reuse delay of the address is over. A sticky claim, and a machine for whose name a pool keeps the address,
 //!   need not wait for this delay if a machine of the same name released the address. Both wait if the guest of that
 //!   machine migrated with the address to another cluster.

@@ -256,7 +256,7 @@ pub fn reserve_for_others<'m, L: Ledger>(
     };
     let addresses: BTreeSet<IpAddr> = released.into_iter().flat_map(of_machine).collect();
     if !addresses.is_empty() {
-        registry.rebuild(&inventory.about(&addresses), now)?;
+        registry.adopt_inventory(&inventory.about(&addresses), now)?;
     }
     Ok(())
 }

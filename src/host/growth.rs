@@ -12,10 +12,9 @@ use super::address::AddressSet;
 use super::pool::Pool;
 
 /// The closed addresses of all networks.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Growth {
-    // `None`: new addresses are open at once.
-    last: Option<u64>,
+    last: u64,
     networks: BTreeMap<Arc<str>, Grown>,
     // The addresses that each pool could allocate at the last call of `gained`, by network and name of the pool.
     offers: BTreeMap<Arc<str>, Offers>,
@@ -34,16 +33,17 @@ struct Grown {
 
 // === impl Growth ===
 
-impl Growth {
-    /// A state in which new addresses are closed. The number of the last growth is 1, so that a start without pools has
-    /// a number, too.
-    pub(crate) fn closing() -> Self {
-        Self { last: Some(1), ..Self::default() }
+/// The number of the last growth is 1, so that a start without pools has a number, too.
+impl Default for Growth {
+    fn default() -> Self {
+        Self { last: 1, networks: BTreeMap::new(), offers: BTreeMap::new() }
     }
+}
 
-    /// Number of the last growth. 0 if new addresses are open at once.
+impl Growth {
+    /// Number of the last growth.
     pub(crate) fn last(&self) -> u64 {
-        self.last.unwrap_or_default()
+        self.last
     }
 
     /// The networks that have open or closed addresses.
@@ -63,7 +63,7 @@ impl Growth {
             before.map_or_else(|| addresses.clone(), |(_, before)| addresses.difference(before))
         });
         let gained = gained.flat_map(|addresses| addresses.ranges().to_vec()).collect();
-        if self.last.is_some() && !offers.is_empty() {
+        if !offers.is_empty() {
             self.offers.insert(Arc::clone(network), offers);
         }
         gained
@@ -81,7 +81,6 @@ impl Growth {
     /// Sets the addresses that the pools of a network can allocate. New addresses are closed. The addresses of `again`
     /// are closed again, because records of other namespaces now count for these addresses.
     pub(crate) fn set(&mut self, network: &Arc<str>, allocatable: &AddressSet, again: &AddressSet) {
-        let Some(last) = self.last else { return };
         let Grown { open, closed } = self.networks.entry(Arc::clone(network)).or_default();
         let kept = allocatable.difference(again);
         *open = open.intersection(&kept);
@@ -91,8 +90,8 @@ impl Growth {
         closed.retain(|_, addresses| !addresses.is_empty());
         let new = closed.values().fold(allocatable.difference(open), |new, known| new.difference(known));
         if !new.is_empty() {
-            closed.insert(last + 1, new);
-            self.last = Some(last + 1);
+            self.last += 1;
+            closed.insert(self.last, new);
         }
         if self.networks.get(network).is_some_and(|grown| grown.open.is_empty() && grown.closed.is_empty()) {
             self.networks.remove(network);
@@ -143,7 +142,7 @@ mod tests {
     #[test]
     fn new_addresses_are_closed_until_their_growth_is_opened() {
         let (network, none) = (Arc::from("n"), AddressSet::default());
-        let mut growth = Growth::closing();
+        let mut growth = Growth::default();
         assert_eq!(closed(&growth), "1: ");
         growth.set(&network, &set(&["10.0.0.0/30"]), &none);
         assert_eq!(closed(&growth), "2: 10.0.0.0-10.0.0.3");
@@ -167,7 +166,7 @@ mod tests {
     #[test]
     fn addresses_for_further_namespaces_are_closed_until_the_newer_growth_is_opened() {
         let (network, none) = (Arc::from("n"), AddressSet::default());
-        let mut growth = Growth::closing();
+        let mut growth = Growth::default();
         growth.set(&network, &set(&["10.0.0.0/30"]), &none);
         growth.open(2);
         growth.set(&network, &set(&["10.0.0.0/29"]), &none);
@@ -175,12 +174,5 @@ mod tests {
         assert_eq!(closed(&growth), "4: 10.0.0.2-10.0.0.7");
         growth.open(3);
         assert_eq!(closed(&growth), "4: 10.0.0.2-10.0.0.5");
-    }
-
-    #[test]
-    fn the_default_growth_closes_no_address() {
-        let mut growth = Growth::default();
-        growth.set(&Arc::from("n"), &set(&["10.0.0.0/30"]), &AddressSet::default());
-        assert_eq!((closed(&growth), growth.networks()), ("0: ".to_owned(), BTreeSet::new()));
     }
 }

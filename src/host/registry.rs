@@ -24,7 +24,8 @@ use super::pool::Pool;
 /// committed, decides, commits, and only then returns the result. If the commit fails, the registry undoes its
 /// decisions.
 ///
-/// The ledger also keeps the pools. [`Registry::resize`] adds and changes them.
+/// The ledger also keeps the pools. [`Registry::resize`] adds and changes them. The addresses of pools are closed at
+/// first: [`Registry::rebuild`] adopts the records of machines and opens the addresses.
 ///
 /// The caller passes the time with each call. A ledger stores times in milliseconds since 1970.
 ///
@@ -40,6 +41,8 @@ use super::pool::Pool;
 /// )?;
 /// let mut registry = Registry::open(MemoryLedger::default())?;
 /// registry.resize(pools, &[], Timestamp::now())?;
+/// // No machine uses this network yet. Otherwise, call `rebuild` with the objects of the machines.
+/// registry.open_addresses(Timestamp::now())?;
 /// let created: Timestamp = "2026-08-01T10:00:00Z".parse()?;
 /// let claim = |name: &str| {
 ///     let machine = Machine::new("clusters", name, format!("uid-of-{name}"));
@@ -93,6 +96,8 @@ pub struct Rebuilt {
     /// Machines that have neither a record nor a lease, and that may belong to one of the pools. If such a machine
     /// runs, it may use an address that neither the ledger nor an object records.
     pub without_record: Vec<Machine>,
+    /// Allocations to waiting machines.
+    pub served: Vec<Allocation>,
 }
 
 /// Why a claimant got no addresses.
@@ -118,6 +123,17 @@ pub enum ResizeError {
 impl<L: Ledger> Registry<L> {
     /// Opens a registry with the state of a ledger, including its pools.
     ///
+    /// A running machine may use an address that the ledger does not record. So new addresses are closed: the registry
+    /// allocates them only after [`Registry::rebuild`] has adopted the records of machines, or after
+    /// [`Registry::open_addresses`]. All addresses are new when the registry is opened. Later, an address is new when it
+    /// becomes allocatable by one of these changes:
+    ///
+    /// - a new pool or a larger pool, also if another process adds it
+    /// - a pool that is no longer suspended, or that serves further namespaces
+    /// - the end of an exclusion or of a reservation
+    ///
+    /// A release does not close an open address.
+    ///
     /// # Errors
     ///
     /// The ledger cannot be read.
@@ -127,29 +143,18 @@ impl<L: Ledger> Registry<L> {
         Ok(Self { ledger, allocator })
     }
 
-    /// Opens a registry that allocates a new address only after [`Registry::open_up_to`].
-    ///
-    /// An address is new when it becomes allocatable by one of these changes:
-    ///
-    /// - a new pool or a larger pool
-    /// - a pool that is no longer suspended, or that serves further namespaces
-    /// - the end of an exclusion or of a reservation
-    ///
-    /// The pool has a new address at once, but the address is opened only after its records are adopted. A release does
-    /// not close an open address.
+    /// Opens all new addresses without records of machines, and serves waiting machines. Call this in place of
+    /// [`Registry::rebuild`] if no machine can use an address that the ledger does not record, for example because the
+    /// ledger is the only record of the network and has never been lost.
     ///
     /// # Errors
     ///
-    /// The ledger cannot be read.
-    #[doc(hidden)]
-    pub fn open_closed(mut ledger: L) -> Result<Self, LedgerError> {
-        let mut allocator = Allocator::closing();
-        allocator.learn(ledger.catch_up()?);
-        Ok(Self { ledger, allocator })
+    /// The ledger failed, and no machine was served. The addresses may be open.
+    pub fn open_addresses(&mut self, now: Timestamp) -> Result<Vec<Allocation>, LedgerError> {
+        self.write(|allocator, journal| allocator.open_up_to(allocator.growth(), now, journal))
     }
 
-    /// Number of the last growth, that is, of the last change that closed new addresses. The start has the number 1. 0
-    /// for a registry that never closes addresses: see [`Registry::open_closed`].
+    /// Number of the last growth, that is, of the last change that closed new addresses. The start has the number 1.
     #[must_use]
     #[doc(hidden)]
     pub fn growth(&self) -> u64 {
@@ -362,9 +367,8 @@ impl<L: Ledger> Registry<L> {
 
     /// Serves waiting machines from addresses that have become free.
     ///
-    /// Call this after the end of a reuse delay. Also call this after [`Registry::change_reports`],
-    /// [`Registry::suspend`] and [`Registry::remove_pool`], which can free addresses and serve no machine. All other
-    /// calls that free addresses serve waiting machines themselves.
+    /// Call this after the end of a reuse delay, and after [`Registry::change_reports`], which can free addresses and
+    /// serves no machine. All other calls that free addresses serve waiting machines themselves.
     ///
     /// # Errors
     ///
@@ -373,7 +377,8 @@ impl<L: Ledger> Registry<L> {
         self.write(|allocator, journal| allocator.serve(now, journal))
     }
 
-    /// Adds pools, replaces the pools of the same name, renames pools, and serves waiting machines.
+    /// Adds pools, replaces the pools of the same name, renames pools, and serves waiting machines. New addresses are
+    /// closed: call [`Registry::rebuild`] afterwards, see [`Registry::open`].
     ///
     /// No machine loses an address. The holder keeps an address that its pool no longer offers; the address is counted
     /// as outside and is not allocated again. Held addresses get the prefix length of their pool.
@@ -401,7 +406,8 @@ impl<L: Ledger> Registry<L> {
     }
 
     /// Sets the pools that allocate nothing, until the next call. Machines keep the addresses of these pools, and keep
-    /// their place in the wait queue. A claim that can get an address only from such a pool is refused.
+    /// their place in the wait queue. A claim that can get an address only from such a pool is refused. The addresses of
+    /// a pool that is no longer suspended are closed, see [`Registry::open`].
     ///
     /// The ledger does not record these pools: the caller sets them after each start.
     pub fn suspend(&mut self, pools: BTreeSet<String>) {

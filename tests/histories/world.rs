@@ -347,7 +347,8 @@ impl World {
             Kind::Restart => {
                 let at = rng.below(2);
                 self.processes[at] = Registry::open(Store::new(&self.open, &self.fault)).unwrap();
-                Ok(())
+                self.open_addresses()?;
+                self.check(at, &Allowed::default(), false)
             }
             Kind::Remember => {
                 self.remembered.push((now, self.cluster.clone()));
@@ -437,6 +438,7 @@ impl World {
         self.processes = vec![open(), open()];
         let now = self.now();
         self.processes[0].resize(specs.iter().map(Spec::pool), &[], time(now)).unwrap();
+        self.processes.iter_mut().for_each(|process| drop(process.open_addresses(time(now)).unwrap()));
         self.pools = specs.into_iter().map(|spec| (spec.name.clone(), spec)).collect();
         (self.owed, self.freed, self.turns) = Default::default();
         self.seen = Seen::read(self.processes[1].state().unwrap());
@@ -642,7 +644,18 @@ impl World {
         if self.older.len() > 20 {
             self.older.remove(0);
         }
+        self.open_addresses()?;
         self.check(at, &Allowed::default(), true)
+    }
+
+    /// Opens the new addresses in both processes, as if no machine used them.
+    fn open_addresses(&mut self) -> Outcome {
+        let now = time(self.now());
+        for at in 0..self.processes.len() {
+            let opened = self.processes[at].open_addresses(now);
+            self.done(&opened)?;
+        }
+        Ok(())
     }
 
     /// Returns a pool as the ledger stores it: if the pool has no template, it keeps the addresses of its last
@@ -701,6 +714,7 @@ impl World {
                 }
             }
         }
+        self.open_addresses()?;
         self.check(at, &Allowed::default(), false)
     }
 
@@ -726,7 +740,7 @@ impl World {
         self.log.push(format!("rebuild from {which} lists"));
         self.done(&answer)?;
         let allowed = Allowed { printed: lists.printed.clone(), ..Allowed::default() };
-        self.check(at, &allowed, false)?;
+        self.check(at, &allowed, true)?;
         let Ok(rebuilt) = answer else { return Ok(()) };
         let adoption = rebuilt.adoption;
         for printed in &lists.printed {

@@ -51,6 +51,7 @@ fn registry(path: &Path, pools: impl IntoIterator<Item = Pool>) -> Registry<Sqli
     let ledger = SqliteLedger::create(path).or_else(|_| SqliteLedger::open(path)).unwrap();
     let mut registry = Registry::open(ledger).unwrap();
     registry.resize(pools, &[], time(0)).unwrap();
+    registry.open_addresses(time(0)).unwrap();
     registry
 }
 

@@ -190,8 +190,8 @@ struct Model {
     waiters: Vec<Claim>,
     conflicts: BTreeMap<IpAddr, BTreeMap<Claimant, State>>,
     reports: BTreeMap<IpAddr, BTreeSet<Claimant>>,
-    /// The open addresses. `None`: new addresses are open at once.
-    open: Option<BTreeSet<IpAddr>>,
+    /// The open addresses.
+    open: BTreeSet<IpAddr>,
     now: u64,
     delay: u64,
 }
@@ -239,7 +239,7 @@ impl Model {
     }
 
     fn is_open(&self, address: IpAddr) -> bool {
-        self.open.as_ref().is_none_or(|open| open.contains(&address))
+        self.open.contains(&address)
     }
 
     /// Whether a pool has a closed address of a family.
@@ -926,11 +926,12 @@ fn claim_of(machine: &Machine, pools: &[usize], has_overflow: bool, named: Optio
 }
 
 /// Runs each step of a history on a model, and on one of several registries that share one ledger. Compares all
-/// registries with the model after each step.
+/// registries with the model after each step. `opens`: all registries open new addresses after each change of pools and
+/// after each start, so that they have the same open addresses. Otherwise, only [`Step::Open`] opens addresses.
 fn live<L: Ledger + std::fmt::Debug>(
     (delays, steps): (bool, Vec<(Step, Fault, usize)>),
     registries: usize,
-    is_closing: bool,
+    opens: bool,
     mut open: impl FnMut(Option<L>) -> L,
 ) {
     let delay = if delays { 20 } else { 0 };
@@ -943,17 +944,18 @@ fn live<L: Ledger + std::fmt::Debug>(
         waiters: Vec::new(),
         conflicts: BTreeMap::new(),
         reports: BTreeMap::new(),
-        open: is_closing.then(BTreeSet::new),
+        open: BTreeSet::new(),
         now: 1_000,
         delay,
     };
     let next_fault = Rc::new(Cell::new(Fault::None));
-    let mut start = |ledger: Option<L>| {
-        let ledger = Faulty { ledger: open(ledger), fault: Rc::clone(&next_fault) };
-        if is_closing { Registry::open_closed(ledger).unwrap() } else { Registry::open(ledger).unwrap() }
-    };
+    let mut start =
+        |ledger: Option<L>| Registry::open(Faulty { ledger: open(ledger), fault: Rc::clone(&next_fault) }).unwrap();
     let mut ours: Vec<Registry<Faulty<L>>> = (0..registries).map(|_| start(None)).collect();
     ours[0].resize(pools, &[], time(0)).unwrap();
+    if opens {
+        open_all(&mut ours, &mut model);
+    }
     for (step, fault, at) in steps {
         let at = at % registries;
         model.now += 1;
@@ -1000,9 +1002,7 @@ fn live<L: Ledger + std::fmt::Debug>(
                 // open.
                 let gained: BTreeSet<IpAddr> =
                     offers.difference(&model.offers()).map(|(_, address)| *address).collect();
-                if let Some(open) = &mut after.open {
-                    open.retain(|address| allocatable.contains(address) && !gained.contains(address));
-                }
+                after.open.retain(|address| allocatable.contains(address) && !gained.contains(address));
                 let served = after.serve();
                 ours[at].resize([new], &[], time(now)).is_ok_and(|resized| {
                     assert_eq!((resized.outside, resized.served), (after.outside(*pool), served));
@@ -1021,7 +1021,7 @@ fn live<L: Ledger + std::fmt::Debug>(
                 after.set_aside(recorded);
                 ours[at].set_aside([recorded.reservation()], time(now)).is_ok()
             }
-            // No ledger stores reports or closed addresses, so only histories with one process have them.
+            // No ledger stores reports, so only histories with one process have them.
             Step::Report(reports) => {
                 let reports = if registries == 1 { reports.as_slice() } else { &[] };
                 after.report(reports);
@@ -1037,11 +1037,10 @@ fn live<L: Ledger + std::fmt::Debug>(
                 })
             }
             Step::Open => {
-                let allocatable = after.allocatable();
-                after.open.iter_mut().for_each(|open| open.extend(&allocatable));
+                after.open.extend(after.allocatable());
                 model = after.clone();
-                let (served, growth) = (after.serve(), ours[at].growth());
-                ours[at].open_up_to(growth, time(now)).is_ok_and(|is| {
+                let served = after.serve();
+                ours[at].open_addresses(time(now)).is_ok_and(|is| {
                     assert_eq!(is, served);
                     true
                 })
@@ -1062,11 +1061,23 @@ fn live<L: Ledger + std::fmt::Debug>(
         next_fault.set(Fault::None);
         if matches!(fault, Fault::DiesBefore | Fault::DiesAfter) {
             model.reports.clear();
-            model.open = model.open.map(|_| BTreeSet::new());
             let dead = ours.remove(at).into_ledger().ledger;
             ours.insert(at, start(Some(dead)));
+            model.open.clear();
+        }
+        if opens && (matches!(step, Step::Resize { .. }) || matches!(fault, Fault::DiesBefore | Fault::DiesAfter)) {
+            open_all(&mut ours, &mut model);
         }
         compare(&mut ours, &model);
+    }
+}
+
+/// Opens the addresses of all registries. Only the first one can serve waiting machines.
+fn open_all<L: Ledger>(ours: &mut [Registry<Faulty<L>>], model: &mut Model) {
+    model.open = model.allocatable();
+    let mut expected = model.serve();
+    for registry in ours {
+        assert_eq!(registry.open_addresses(time(model.now)).unwrap(), std::mem::take(&mut expected));
     }
 }
 
@@ -1132,8 +1143,8 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, max_shrink_iters: 2000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_history_in_memory_agrees_with_the_model(history in history(40), is_closing in any::<bool>()) {
-        live(history, 1, is_closing, |ledger: Option<MemoryLedger>| {
+    fn any_history_in_memory_agrees_with_the_model(history in history(40), opens in any::<bool>()) {
+        live(history, 1, opens, |ledger: Option<MemoryLedger>| {
             // The next process must be able to read the complete state from the ledger.
             ledger.map_or_else(MemoryLedger::default, MemoryLedger::reopened)
         });
@@ -1148,6 +1159,6 @@ proptest! {
         let directory = tempfile::tempdir().unwrap();
         let path: PathBuf = directory.path().join("ledger");
         let open = |path: &PathBuf| if path.exists() { SqliteLedger::open(path) } else { SqliteLedger::create(path) };
-        live(history, 2, false, |_: Option<SqliteLedger>| open(&path).unwrap());
+        live(history, 2, true, |_: Option<SqliteLedger>| open(&path).unwrap());
     }
 }

@@ -314,6 +314,7 @@ fn a_process_sees_changes_of_another_process_at_its_next_claim() {
     // whole ledger.
     let many = pool("many", "eth1", "addresses: [10.1.0.0/16, fd01::/64]");
     one.resize([many], &[], time(3)).unwrap();
+    one.open_addresses(time(3)).unwrap();
     let claims: Vec<_> = (0..5_001).map(|at| claim(&at.to_string(), 0, &["clusters/many"])).collect();
     assert!(one.claim_all(&claims, time(4)).unwrap().answers.iter().all(Result::is_ok));
     assert_eq!(given(&mut one, "d"), ["d: 10.0.0.3/16"]);

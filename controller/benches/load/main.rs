@@ -51,7 +51,7 @@ use support::controller::{Controller, Site, condition};
 use support::hosted::definitions::{KUBEVIRT_MACHINE, VIRTUAL_MACHINE, resource};
 use support::hosted::provider::{next_mac, object};
 use support::http::get;
-use support::leader::{Work, claim, machine, name, owner};
+use support::leader::{Work, claim, machine, name, owner, resize};
 use support::real::RealServer;
 use support::replica::{webhooks, write_certificate};
 
@@ -630,7 +630,7 @@ async fn claims(cluster: &Cluster, name: &str, addresses: &[&str]) -> f64 {
     let addresses = addresses.iter().map(|cidr| (*cidr).to_owned()).collect();
     let spec = PoolSpec { network: network.clone(), addresses, ..PoolSpec::default() };
     let pool = spec.check(Some(&namespace), name).0.unwrap();
-    registry.resize(vec![pool], BTreeSet::new()).await.unwrap();
+    resize(&registry, vec![pool]).await;
     let began = Instant::now();
     stream::iter(0..COUNT)
         .for_each_concurrent(64, |n| {

@@ -235,19 +235,21 @@ impl Recorded {
         self.inventory.records.iter().chain(&self.last.records)
     }
 
-    /// Adopts the records and reports in the order in which a new leader adopts them. The registry must already have
-    /// the leases and the pools. Returns the result, with the mismatches of all steps.
+    /// Adopts the records and reports in the order in which a new leader adopts them, and opens the addresses of the
+    /// pools, as the leader then does. The registry must already have the leases and the pools. Returns the result, with
+    /// the mismatches of all steps.
     ///
     /// # Errors
     ///
     /// The ledger in memory failed.
     pub(super) fn adopt(&self, registry: &mut Registry<MemoryLedger>, now: Timestamp) -> anyhow::Result<Adoption> {
-        let mut adoption = registry.rebuild(&self.inventory, now)?.adoption;
+        let mut adoption = registry.adopt_inventory(&self.inventory, now)?.adoption;
         adoption.mismatches.extend(registry.set_aside(self.alone.iter().cloned(), now)?);
         registry.change_reports(&self.reports, &[], now)?;
-        adoption.mismatches.extend(registry.rebuild(&self.last, now)?.adoption.mismatches);
+        adoption.mismatches.extend(registry.adopt_inventory(&self.last, now)?.adoption.mismatches);
         // The Secrets come last: a leader reads a Secret only if no lease names it after the other adoptions.
         adoption.mismatches.extend(registry.adopt(self.secrets.iter().cloned(), now)?.mismatches);
+        registry.open_addresses(now)?;
         Ok(adoption)
     }
 }

@@ -19,7 +19,7 @@ use glowplug::host::claim::{Claim, Claimant, Machine, Record};
 use glowplug::host::ledger::LedgerError;
 use glowplug::host::pool::Pool;
 use glowplug::host::records::Inventory;
-use glowplug::host::registry::{Rebuilt, Registry, RegistryError};
+use glowplug::host::registry::{Rebuilt, RegistryError};
 use ipnetwork::IpNetwork;
 use kube::Client;
 use tokio::runtime::Handle;
@@ -34,7 +34,7 @@ use crate::ledger::types::{
 use crate::metrics::Metrics;
 use crate::repeated::Repeated;
 
-use owner::{Announcer, Claims, Command, Job, Link, Open, Owner};
+use owner::{Announcer, Claims, Command, Job, Link, Owner};
 
 pub use owner::Sticky;
 
@@ -60,7 +60,7 @@ pub struct RegistryHandle {
 impl RegistryHandle {
     /// Starts the owner of the leases of a cluster. The owner lists the leases before it responds to commands.
     /// `mac_leases` receives the leases of MAC addresses. `clock` decides when delays are over. New addresses of pools
-    /// are open at once: the owner may allocate them.
+    /// are closed until [`RegistryHandle::open`].
     ///
     /// # Errors
     ///
@@ -74,34 +74,6 @@ impl RegistryHandle {
         metrics: Arc<Metrics>,
         mac_leases: MacLeases,
         clock: Clock,
-    ) -> io::Result<(Self, Served)> {
-        Self::start_with(client, metrics, mac_leases, (clock, Registry::open))
-    }
-
-    /// Does the same as [`RegistryHandle::start`], but new addresses of pools are closed until
-    /// [`RegistryHandle::open`].
-    ///
-    /// # Errors
-    ///
-    /// The thread cannot be started.
-    ///
-    /// # Panics
-    ///
-    /// Outside a tokio runtime.
-    pub fn start_closed(
-        client: Client,
-        metrics: Arc<Metrics>,
-        mac_leases: MacLeases,
-        clock: Clock,
-    ) -> io::Result<(Self, Served)> {
-        Self::start_with(client, metrics, mac_leases, (clock, Registry::open_closed))
-    }
-
-    fn start_with(
-        client: Client,
-        metrics: Arc<Metrics>,
-        mac_leases: MacLeases,
-        (clock, open): (Clock, Open),
     ) -> io::Result<(Self, Served)> {
         let (sender, commands) = channel();
         let (claims, of_claims) = mpsc::unbounded_channel();
@@ -129,7 +101,7 @@ impl RegistryHandle {
         };
         let runtime = Handle::current();
         thread::Builder::new().name("registry".to_owned()).spawn(move || {
-            if let Some(mut owner) = Owner::open(&client, &runtime, metrics, &mac_leases, link, (clock, open)) {
+            if let Some(mut owner) = Owner::open(&client, &runtime, metrics, &mac_leases, link, clock) {
                 owner.run();
             }
         })?;
@@ -237,7 +209,7 @@ impl RegistryHandle {
         .await
     }
 
-    /// Moves the leases of a machine to the pools that serve it now, see [`Registry::move_leases`]. The inner error:
+    /// Moves the leases of a machine to the pools that serve it now, see `Registry::move_leases`. The inner error:
     /// the API server refuses to change a lease of the machine.
     pub async fn move_leases(
         &self,
@@ -256,7 +228,7 @@ impl RegistryHandle {
         &self.left
     }
 
-    /// Records that the guest of a machine migrated to another cluster, see [`Registry::note_migrated`]. Returns the
+    /// Records that the guest of a machine migrated to another cluster, see `Registry::note_migrated`. Returns the
     /// addresses that are not held for this guest.
     pub async fn note_migrated(&self, machine: Machine) -> Result<BTreeSet<IpAddr>, Stopped> {
         self.write(move |owner| owner.registry.note_migrated(&machine, owner.clock.now())).await
@@ -272,7 +244,7 @@ impl RegistryHandle {
         .await
     }
 
-    /// Adopts the records in objects, see [`Registry::adopt`]. [`may_record`](glowplug::host::may_record::may_record)
+    /// Adopts the records in objects, see `Registry::adopt`. [`may_record`](glowplug::host::may_record::may_record)
     /// decides which records become leases.
     pub async fn adopt(&self, records: Vec<Record>) -> Result<Adoption, Stopped> {
         self.write(move |owner| {
@@ -285,7 +257,7 @@ impl RegistryHandle {
     }
 
     /// Adds and removes addresses that running guests report, or that Services and Clusters have, see
-    /// [`Registry::change_reports`]. Returns the reports that the registry did not have.
+    /// `Registry::change_reports`. Returns the reports that the registry did not have.
     pub async fn change_reports(
         &self,
         begun: Vec<Reservation>,
@@ -304,12 +276,12 @@ impl RegistryHandle {
         .await
     }
 
-    /// Returns the number of the last growth of the allocatable addresses, see [`Registry::growth`].
+    /// Returns the number of the last growth of the allocatable addresses, see `Registry::growth`.
     pub async fn growth(&self) -> Result<u64, Stopped> {
         self.read_owner(|owner| Ok(owner.registry.growth())).await
     }
 
-    /// Opens the addresses of every growth up to this number, and serves waiting machines: see [`Registry::open_up_to`].
+    /// Opens the addresses of every growth up to this number, and serves waiting machines: see `Registry::open_up_to`.
     pub async fn open(&self, growth: u64) -> Result<(), Stopped> {
         self.write(move |owner| {
             let served = owner.registry.open_up_to(growth, owner.clock.now())?;
@@ -319,7 +291,7 @@ impl RegistryHandle {
         .await
     }
 
-    /// Records that a claimant holds exactly these addresses of an external pool, see [`Registry::hold`]. `source`
+    /// Records that a claimant holds exactly these addresses of an external pool, see `Registry::hold`. `source`
     /// names the object with the addresses, for messages.
     ///
     /// # Errors
@@ -343,19 +315,19 @@ impl RegistryHandle {
         .await
     }
 
-    /// Rebuilds the ledger from the records on the objects of a cluster, see [`Registry::rebuild`].
+    /// Rebuilds the ledger from the records on the objects of a cluster, see `Registry::adopt_inventory`.
     pub async fn rebuild(&self, inventory: Inventory) -> Result<Rebuilt, Stopped> {
-        self.write(move |owner| owner.registry.rebuild(&inventory, owner.clock.now())).await
+        self.write(move |owner| owner.registry.adopt_inventory(&inventory, owner.clock.now())).await
     }
 
     /// Reserves addresses that objects have without a lease, either on one network or on every network with a pool that
     /// has the address. An address stays reserved until its object is released. Returns the addresses that are not
-    /// reserved, see [`Registry::set_aside`].
+    /// reserved, see `Registry::set_aside`.
     pub async fn add_conflicts(&self, conflicts: Vec<Reservation>) -> Result<Vec<Mismatch>, Stopped> {
         self.write(move |owner| owner.registry.set_aside(conflicts.iter().cloned(), owner.clock.now())).await
     }
 
-    /// Notes that the objects of a machine or claim no longer record these addresses, see [`Registry::end_records`].
+    /// Notes that the objects of a machine or claim no longer record these addresses, see `Registry::end_records`.
     pub async fn end_records(&self, machine: Machine, addresses: BTreeSet<(String, IpAddr)>) -> Result<(), Stopped> {
         self.write(move |owner| owner.registry.end_records(&machine, &addresses)).await
     }

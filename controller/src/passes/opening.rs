@@ -321,7 +321,7 @@ mod tests {
         };
         let client = Client::new(tower::service_fn(answer), "glowplug-system");
         let (metrics, clock) = (Arc::new(Metrics::default()), Clock::starting_at(Timestamp::UNIX_EPOCH));
-        RegistryHandle::start_closed(client, metrics, Arc::new(|_| {}), clock).unwrap().0
+        RegistryHandle::start(client, metrics, Arc::new(|_| {}), clock).unwrap().0
     }
 
     #[tokio::test]

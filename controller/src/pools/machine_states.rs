@@ -268,6 +268,7 @@ mod tests {
         let name = pool.name().to_owned();
         let mut registry = Registry::open(MemoryLedger::default()).unwrap();
         registry.resize(vec![pool], &[], at(1)).unwrap();
+        registry.open_addresses(at(1)).unwrap();
         let claim = |namespace: &str, machine: &str, second| Claim {
             machine: Key::from((namespace, machine)).holder(HolderKind::KubevirtMachine, "u"),
             created: at(second),

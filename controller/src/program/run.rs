@@ -268,7 +268,7 @@ pub async fn reconcile(
     let (macs, observer) = Macs::new(client.clone(), Arc::clone(metrics), scope.clone(), clock);
     let of_macs = observer.clone();
     let mac_leases = Arc::new(move |event| of_macs.lease(event));
-    let registry = RegistryHandle::start_closed(client.clone(), Arc::clone(metrics), mac_leases, clock);
+    let registry = RegistryHandle::start(client.clone(), Arc::clone(metrics), mac_leases, clock);
     let (registry, served) = registry.context("starting a thread")?;
     progress.send_replace(registry.progress());
     let states = Arc::new(MachineStates::default());

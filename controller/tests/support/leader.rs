@@ -1,10 +1,13 @@
 //! A leader for the tests: a registry with the leases of a cluster, in its own thread as in the program.
 
+use std::collections::BTreeSet;
+use std::convert::Infallible;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use glowplug::host::Timestamp;
+use glowplug::host::allocator::PoolError;
 use glowplug::host::claim::{Allocation, Claim, Lease, Machine, Request};
 use glowplug::host::pool::Pool;
 use glowplug::host::registry::Registry;
@@ -90,6 +93,13 @@ pub fn clock() -> Clock {
     Clock::starting_at(Timestamp::now())
 }
 
+/// Changes the pools of a registry and opens their addresses, as if no machine used them. Returns the rejected changes.
+pub async fn resize(registry: &RegistryHandle, pools: Vec<Pool>) -> Vec<(String, PoolError)> {
+    let rejected = registry.resize(pools, BTreeSet::new()).await.unwrap();
+    registry.open(registry.growth().await.unwrap()).await.unwrap();
+    rejected
+}
+
 /// Starts the task that owns the registry of a cluster, as in the program.
 pub fn owner(client: Client) -> (RegistryHandle, Served) {
     RegistryHandle::start(client, Arc::new(Metrics::default()), Arc::new(drop), clock()).unwrap()
@@ -112,13 +122,22 @@ impl Work {
         let cache = Arc::new(SelectionCache::new(client.clone(), scope));
         let pools = Pools::new(client, Arc::clone(&cache), registry.clone(), metrics);
         let mut open = pools.open();
+        let (mut changed, opener) = (pools.open(), registry.clone());
+        let opens = async move {
+            while changed.changed().await.is_ok() {
+                opener.open(opener.growth().await?).await?;
+            }
+            Err::<Infallible, _>(Stopped)
+        };
         let task = tokio::spawn(async move {
             tokio::select! {
                 never = cache.run() => match never {},
                 Err(Stopped) = pools.run() => {}
+                Err(Stopped) = opens => {}
             }
         });
         open.wait_for(Option::is_some).await.unwrap();
+        registry.open(registry.growth().await.unwrap()).await.unwrap();
         Self { registry, served, task }
     }
 }
@@ -145,6 +164,7 @@ impl Leader {
         let open = move || {
             let mut registry = Registry::open(ledger).map_err(text)?;
             registry.resize([pool], &[], NOW).map_err(text)?;
+            registry.open_addresses(NOW).map_err(text)?;
             Ok(registry)
         };
         spawn_blocking(open).await.unwrap().map(|registry| Self(Some(registry)))

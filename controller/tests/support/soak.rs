@@ -1,7 +1,7 @@
 //! Sends many claims to two leaders, while requests fail, responses are lost, watches break and leaders are replaced.
 //! Checks that no address has two holders at any time.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -13,7 +13,7 @@ use glowplug_controller::ledger::registry::RegistryHandle;
 use kube::Api;
 
 use super::Cluster;
-use super::leader::{claim, machine, name, owner, pool, stored};
+use super::leader::{claim, machine, name, owner, pool, resize, stored};
 use super::server::{Fault, Server};
 
 const NETWORK: &str = "infra/vlan10";
@@ -35,7 +35,7 @@ impl Leaders {
 
     async fn leader(cluster: &Cluster) -> RegistryHandle {
         let (registry, _) = owner(cluster.controller());
-        registry.resize(vec![pool(NETWORK, &["10.0.0.0/17"])], BTreeSet::new()).await.unwrap();
+        resize(&registry, vec![pool(NETWORK, &["10.0.0.0/17"])]).await;
         registry
     }
 

@@ -105,7 +105,7 @@ pub(crate) fn rebuild(args: Rebuild, log: &Logger) -> Result<ExitCode> {
     let inventory = objects.inventory();
     let mut registry = ledger.open(&pools, deleted, log)?;
     let now = Timestamp::now();
-    let registry::Rebuilt { adoption, without_record } = registry.rebuild(&inventory, now)?;
+    let registry::Rebuilt { adoption, without_record, .. } = registry.adopt_inventory(&inventory, now)?;
     let diagnostics = diagnostics(&inventory.diagnostics, &adoption.mismatches);
     let is_right = diagnostics.is_empty() && without_record.is_empty();
     if args.json {

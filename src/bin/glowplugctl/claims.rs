@@ -133,7 +133,6 @@ pub(crate) fn claim(args: ClaimArgs, log: &Logger) -> Result<ExitCode> {
     };
     in_template(printer.check_template(&claims), args.pools.template.as_deref())?;
     let mut registry = args.ledger.open(&all, deleted, log)?;
-    let growth = registry.growth();
     if inventory.is_none() {
         for claim in &claims {
             if let Some(other) = namesake(&claim.machine, registry.state()?) {
@@ -149,8 +148,11 @@ pub(crate) fn claim(args: ClaimArgs, log: &Logger) -> Result<ExitCode> {
     if !leaving.is_empty() {
         registry.withdraw(leaving)?;
     }
+    let mut served = Vec::new();
     if let Some(inventory) = &inventory {
-        let adoption = registry.rebuild(inventory, Timestamp::now())?.adoption;
+        let rebuilt = registry.rebuild(inventory, Timestamp::now())?;
+        served.extend(rebuilt.served);
+        let adoption = rebuilt.adoption;
         let problems = record_problems(inventory, &adoption);
         for (at, claim) in claims.iter().enumerate() {
             let claimants = pools_of(claim, &printer.pools)
@@ -160,6 +162,9 @@ pub(crate) fn claim(args: ClaimArgs, log: &Logger) -> Result<ExitCode> {
                 left_out.entry(at).or_insert_with(|| Refusal::Record(problem.clone()));
             }
         }
+    } else {
+        // A claim by name has no records to adopt: it relies on the ledger alone.
+        served.extend(registry.open_addresses(Timestamp::now())?);
     }
     let by_machine: BTreeMap<&Machine, usize> =
         claims.iter().enumerate().map(|(at, claim)| (&claim.machine, at)).collect();
@@ -183,8 +188,6 @@ pub(crate) fn claim(args: ClaimArgs, log: &Logger) -> Result<ExitCode> {
             }
         }
     }
-    // A claim by name has no records to adopt: it relies on the ledger alone.
-    let mut served = registry.open_up_to(growth, Timestamp::now())?;
     // Within a list, the creation time decides the order, not the position in the list.
     let mut queue: Vec<usize> = (0..claims.len()).collect();
     if inventory.is_some() {

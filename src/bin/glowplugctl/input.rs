@@ -437,7 +437,7 @@ impl LedgerFile {
     /// Opens the ledger. The given pools must match the pools of the ledger. Pools that are being deleted allocate
     /// nothing.
     ///
-    /// No address is open yet: see [`Registry::open_closed`]. Only `claim` allocates addresses. `claim` opens them
+    /// No address is open yet: see [`Registry::open`]. Only `claim` allocates addresses. `claim` opens them
     /// after it has adopted the records of its lists.
     pub(crate) fn open(
         &self,
@@ -516,7 +516,7 @@ impl LedgerFile {
 
     /// Opens the file, and compares the given pools with the pools of the ledger.
     fn registry(&self, open: Open, pools: &[Pool], log: &Logger) -> Result<Registry<SqliteLedger>> {
-        let mut registry = Registry::open_closed(self.file(open, log)?).map_err(|error| match &error {
+        let mut registry = Registry::open(self.file(open, log)?).map_err(|error| match &error {
             LedgerError::Damaged(what) => self.damaged(what),
             _ => error.into(),
         })?;

@@ -20,7 +20,7 @@ pub(super) struct PoolState {
     // One set for each subnet, in the order of the subnets. The sets include the reserved first and last addresses of
     // subnets: see `Network::free_of`.
     pub(super) free: BTreeMap<Family, Vec<FreeRanges>>,
-    // The families of which addresses are closed: see `Registry::open_closed`.
+    // The families of which addresses are closed: see `Registry::open`.
     pub(super) closed: BTreeSet<Family>,
     // Number of addresses that records reserve.
     pub(super) recorded: Counts,

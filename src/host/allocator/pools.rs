@@ -83,34 +83,39 @@ impl Allocator {
 
     /// Opens the addresses of all growths whose number is at most `growth`, and serves waiting machines.
     pub(crate) fn open_up_to(&mut self, growth: u64, now: Timestamp, journal: &mut Journal) -> Vec<Allocation> {
+        self.open_growths(growth);
+        self.serve(now, journal)
+    }
+
+    /// Opens the addresses of all growths whose number is at most `growth`.
+    pub(super) fn open_growths(&mut self, growth: u64) {
         for network in self.growth.open(growth) {
             self.find_free(&network);
         }
         self.enqueue_all_again();
-        self.serve(now, journal)
     }
 
-    /// Number of the last growth of the allocatable addresses. 0 if new addresses are open at once.
+    /// Number of the last growth of the allocatable addresses.
     #[must_use]
     #[doc(hidden)]
     pub fn growth(&self) -> u64 {
         self.growth.last()
     }
 
-    /// Whether an address of a network is closed: see [`Registry::open_closed`](crate::host::registry::Registry).
+    /// Whether an address of a network is closed: see [`Registry::open`](crate::host::registry::Registry).
     #[must_use]
     #[doc(hidden)]
     pub fn is_closed(&self, network: &str, address: IpAddr) -> bool {
         self.growth.is_closed(network, address)
     }
 
-    /// Whether a pool has closed addresses of a family: see [`Registry::open_closed`](crate::host::registry::Registry).
+    /// Whether a pool has closed addresses of a family: see [`Registry::open`](crate::host::registry::Registry).
     pub(super) fn has_closed(&self, pool: &str, family: Family) -> bool {
         self.pools.get(pool).is_some_and(|state| state.closed.contains(&family))
     }
 
     /// The names of the pools that have closed addresses: see
-    /// [`Registry::open_closed`](crate::host::registry::Registry).
+    /// [`Registry::open`](crate::host::registry::Registry).
     #[doc(hidden)]
     pub fn closed_pools(&self) -> impl Iterator<Item = &str> {
         self.pools.iter().filter(|(_, state)| !state.closed.is_empty()).map(|(name, _)| &**name)

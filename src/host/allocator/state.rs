@@ -70,11 +70,6 @@ type FieldPath = (Arc<str>, IpAddr);
 // === impl Allocator: changes ===
 
 impl Allocator {
-    /// An allocator whose new addresses are closed until the caller opens them.
-    pub(crate) fn closing() -> Self {
-        Self { growth: Growth::closing(), ..Self::default() }
-    }
-
     /// Applies an update from a ledger.
     pub(crate) fn learn(&mut self, update: Update) {
         match update {

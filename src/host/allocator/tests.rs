@@ -36,11 +36,19 @@ fn allocator(pools: impl IntoIterator<Item = Pool>, known: impl IntoIterator<Ite
         pools.into_iter().map(|pool| Change::Pool { name: Arc::from(pool.name.as_str()), pool: Some(Arc::new(pool)) });
     let mut allocator = Allocator::default();
     allocator.learn(Update::Snapshot(pools.chain(known).collect()));
+    allocator.open_growths(u64::MAX);
     allocator
 }
 
+/// Changes a pool and opens its addresses. The result has all waiting machines that are served.
 fn resize(allocator: &mut Allocator, pool: Pool) -> Resized {
-    allocator.resize(vec![pool], &[], at(0), &mut Journal::default()).unwrap()
+    resize_all(allocator, vec![pool], &[], at(0))
+}
+
+fn resize_all(allocator: &mut Allocator, pools: Vec<Pool>, renames: &[Rename], now: Timestamp) -> Resized {
+    let mut resized = allocator.resize(pools, renames, now, &mut Journal::default()).unwrap();
+    resized.served.extend(allocator.open_up_to(u64::MAX, now, &mut Journal::default()));
+    resized
 }
 
 fn machine(name: &str, uid: &str) -> Machine {
@@ -618,7 +626,7 @@ fn a_renamed_pool_keeps_its_leases_and_its_waiting_machines() {
     // A requested rename needs no common addresses.
     let rename = Rename { old: "n/new".to_owned(), new: "n/last".to_owned() };
     let far = on("vlan10", "last", "addresses: [10.0.0.30], machineNetwork: [{cidr: 10.0.0.0/24}]");
-    let resized = allocator.resize(vec![far], std::slice::from_ref(&rename), at(3), &mut Journal::default()).unwrap();
+    let resized = resize_all(&mut allocator, vec![far], std::slice::from_ref(&rename), at(3));
     assert_eq!((resized.renamed, resized.outside.len()), (vec![rename], 2));
 }
 

@@ -44,8 +44,8 @@ pub enum ClaimError {
     /// The pool with this name allocates nothing for now, see
     /// [`Registry::suspend`](crate::host::registry::Registry::suspend).
     Suspended(String),
-    /// The free addresses of the pool with this name are closed until their records are adopted. The machine waits,
-    /// unless its claim names an address.
+    /// The free addresses of the pool with this name are closed until their records are adopted: see
+    /// [`Registry::open`](crate::host::registry::Registry::open). The machine waits, unless its claim names an address.
     Closed(String),
     /// The pool has no addresses of the requested family.
     NoFamily {
@@ -279,7 +279,8 @@ impl fmt::Display for ClaimError {
             Self::Closed(pool) => {
                 write!(
                     f,
-                    "pool {pool:?}: its new addresses are not open yet, the records of machines are adopted first"
+                    "pool {pool:?}: its new addresses are not open yet, expected `Registry::rebuild` with the objects of \
+                     all machines before the claim"
                 )
             }
             Self::NoFamily { pool, family } => write!(f, "pool {pool:?} has no {family} addresses"),

@@ -496,7 +496,9 @@ mod tests {
             let pages: i64 = ledger.connection.query_row("PRAGMA page_count", [], |row| row.get(0)).unwrap();
             let pragma = format!("PRAGMA max_page_count = {}", pages + more);
             let _: i64 = ledger.connection.query_row(&pragma, [], |row| row.get(0)).unwrap();
-            Registry::open(ledger).unwrap()
+            let mut registry = Registry::open(ledger).unwrap();
+            registry.open_addresses(Timestamp::UNIX_EPOCH).unwrap();
+            registry
         };
         let mut registry = with_room(2);
         let full = (0..).find(|at| registry.claim(&claim(*at), Timestamp::UNIX_EPOCH).is_err()).unwrap();

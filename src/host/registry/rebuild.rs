@@ -16,15 +16,19 @@ use crate::host::records::{Inventory, Report, Unrecorded};
 // === impl Registry ===
 
 impl<L: Ledger> Registry<L> {
-    /// Adopts what the objects of a cluster say about addresses: adopts their records, see [`Registry::adopt`], and
-    /// reserves other addresses for their machines, so that no other machine gets them:
+    /// Adopts what the objects of a cluster say about addresses, opens the new addresses of pools (see
+    /// [`Registry::open`]), and serves waiting machines.
+    ///
+    /// Adopts the records, see [`Registry::adopt`], and reserves other addresses for their machines, so that no other
+    /// machine gets them:
     ///
     /// - the addresses of records that cannot be read
     /// - the addresses that a guest reports, if a pool has the address, and the ledger has neither a lease nor a record
     ///   of the address for the machine of the guest
     ///
-    /// A controller calls this method at each start, with all objects of its machines, before it claims or releases any
-    /// address. It calls the method again with the objects before it adds addresses to pools.
+    /// Call this method with the objects of all machines that may use the networks of the pools: at each start, and
+    /// after each change of pools, before the next claim. The pools come first, because a report of an address counts
+    /// only if a pool has the address: call [`Registry::resize`], then this method.
     ///
     /// If the machine of a record is unknown, the conflict names the machine `-/unreadable-record`, with the address as
     /// its UID. An audit misses this machine as soon as no unreadable record has the address.
@@ -33,6 +37,19 @@ impl<L: Ledger> Registry<L> {
     ///
     /// The ledger failed. Changes committed before the failure stay in the ledger.
     pub fn rebuild(&mut self, inventory: &Inventory, now: Timestamp) -> Result<Rebuilt, LedgerError> {
+        // Addresses of pools that another process adds from now on stay closed.
+        let growth = self.state()?.growth();
+        let rebuilt = self.adopt_inventory(inventory, now)?;
+        Ok(Rebuilt { served: self.open_up_to(growth, now)?, ..rebuilt })
+    }
+
+    /// Does the same as [`Registry::rebuild`], but opens no address and serves no machine.
+    ///
+    /// # Errors
+    ///
+    /// The ledger failed. Changes committed before the failure stay in the ledger.
+    #[doc(hidden)]
+    pub fn adopt_inventory(&mut self, inventory: &Inventory, now: Timestamp) -> Result<Rebuilt, LedgerError> {
         let mut beyond = self.set_aside(unreadable(inventory), now)?;
         let reported: BTreeSet<IpAddr> = inventory.reports.iter().map(|report| report.address).collect();
         let follows =
@@ -68,7 +85,7 @@ impl<L: Ledger> Registry<L> {
         };
         let without_record = inventory.without_record.iter().filter(may_be_ours).map(|it| it.machine.clone());
         let without_record = without_record.filter(|machine| !leased.contains(machine)).collect();
-        Ok(Rebuilt { adoption, without_record })
+        Ok(Rebuilt { adoption, without_record, served: Vec::new() })
     }
 }
 

@@ -11,6 +11,7 @@ use crate::host::claim::{HolderKind, Request};
 use crate::host::ledger::{MemoryLedger, RefusedWrite, Transaction};
 use crate::host::may_record::Source;
 use crate::host::pool::tests::pool;
+use crate::host::records::Objects;
 
 pub(in crate::host) fn at(milliseconds: u64) -> Timestamp {
     Timestamp::from_millisecond(milliseconds.try_into().unwrap()).unwrap()
@@ -20,6 +21,7 @@ pub(in crate::host) fn at(milliseconds: u64) -> Timestamp {
 pub(in crate::host) fn registry(pools: impl IntoIterator<Item = Pool>) -> Registry<MemoryLedger> {
     let mut registry = Registry::open(MemoryLedger::default()).unwrap();
     registry.resize(pools, &[], at(0)).unwrap();
+    registry.open_addresses(at(0)).unwrap();
     registry
 }
 
@@ -85,6 +87,39 @@ fn waiting_machines_are_served_before_new_claims_and_are_in_the_result() {
 }
 
 #[test]
+fn a_restarted_registry_serves_no_machine_before_the_records_and_reports_are_adopted() {
+    const GUEST: &str = r#"{"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
+        "metadata": {"namespace": "default", "name": "a", "uid": "i"},
+        "spec": {"networks": [{"name": "lan", "multus": {"networkName": "infra/vlan10"}}]},
+        "status": {"phase": "Running", "interfaces": [{"name": "lan", "ipAddresses": ["10.0.0.8"]}]}}"#;
+    let text = "{name: one, network: infra/vlan10, addresses: [10.0.0.8/32], machineNetwork: [{cidr: 10.0.0.0/24}]}";
+    let mut delayed = pool(text);
+    delayed.reuse_delay = Duration::from_millis(10);
+    let mut registry = registry([delayed]);
+    registry.claim(&claim("a", 0), at(1)).unwrap();
+    registry.claim(&claim("b", 0), at(1)).unwrap_err();
+    assert_eq!(registry.release(&claim("a", 0).machine, at(2)).unwrap().served, []);
+    let ledger = registry.into_ledger();
+    // The reuse delay ends while no process runs.
+    let served = |objects: &[&str]| {
+        let mut registry = Registry::open(ledger.clone().reopened()).unwrap();
+        assert_eq!(registry.serve(at(20)).unwrap(), []);
+        match registry.claim(&claim("c", 0), at(20)) {
+            Err(RegistryError::Refused(error)) => assert_eq!(error, ClaimError::Closed("default/one".to_owned())),
+            other => panic!("{other:?}"),
+        }
+        let mut read = Objects::default();
+        for object in objects {
+            read.read("object", object.as_bytes()).unwrap();
+        }
+        let served = registry.rebuild(&read.inventory(), at(20)).unwrap().served;
+        served.iter().map(|it| format!("{} {}", it.claimant.machine.name, it.addresses[0])).collect::<Vec<_>>()
+    };
+    assert_eq!(served(&[]), ["b 10.0.0.8/24"]);
+    assert_eq!(served(&[GUEST]), [""; 0]);
+}
+
+#[test]
 fn a_suspended_pool_allocates_nothing_and_keeps_its_holders_and_its_queue() {
     let mut registry = registry([one_address("one", "10.0.0.8/31")]);
     let held = registry.claim(&claim("a", 0), at(1)).unwrap();
@@ -102,7 +137,7 @@ fn a_suspended_pool_allocates_nothing_and_keeps_its_holders_and_its_queue() {
         }
     }
     registry.suspend(BTreeSet::new());
-    assert_eq!(names(&registry.serve(at(4)).unwrap()), ["early"]);
+    assert_eq!(names(&registry.open_addresses(at(4)).unwrap()), ["early"]);
 }
 
 /// A ledger that can lose the answer to one commit: it stores the changes, but returns an error. Its next update
@@ -149,6 +184,7 @@ fn a_later_release_reports_a_waiting_machine_whose_lease_the_ledger_stored_witho
     let ledger = LosesAnswer { loses: Rc::clone(&loses), ..LosesAnswer::default() };
     let mut registry = Registry::open(ledger).unwrap();
     registry.resize([one_address("one", "10.0.0.8/32")], &[], at(0)).unwrap();
+    registry.open_addresses(at(0)).unwrap();
     registry.claim(&claim("a", 0), at(1)).unwrap();
     registry.claim(&claim("b", 0), at(1)).unwrap_err();
     loses.set(true);
@@ -176,6 +212,7 @@ impl Refuses {
         let ledger = Self { stored: MemoryLedger::default(), known: BTreeSet::new(), rule: Rc::clone(&rule) };
         let mut registry = Registry::open(ledger).unwrap();
         registry.resize([pool], &[], at(0)).unwrap();
+        registry.open_addresses(at(0)).unwrap();
         (registry, rule)
     }
 }

@@ -635,6 +635,7 @@ fn records_of_addresses_that_claims_hold_do_not_count_as_reservations_of_the_nam
     let mut registry = Registry::open(MemoryLedger::default()).unwrap();
     let pool = Pool::parse(pool).unwrap().remove(0).with_name("p".to_owned());
     registry.resize(vec![pool], &[], now).unwrap();
+    registry.open_addresses(now).unwrap();
     for at in 1..=64 {
         let key = Key { namespace: "n".to_owned(), name: format!("c-{at}") };
         let of = |kind, uid: &str| Claimant { machine: key.holder(kind, uid), interface: eno101() };

@@ -41,9 +41,6 @@ const FIRST_PAUSE: Duration = Duration::from_millis(5);
 /// Longest pause after a failure.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// Function that opens a registry.
-pub(super) type Open = fn(ApiLedger) -> Result<Registry<ApiLedger>, LedgerError>;
-
 /// A job for the registry. The owner repeats the job until it succeeds.
 pub(super) type Job = Box<dyn FnMut(&mut Owner) -> Result<(), LedgerError> + Send>;
 
@@ -130,14 +127,14 @@ impl Owner {
         metrics: Arc<Metrics>,
         mac_leases: &MacLeases,
         mut link: Link,
-        (clock, open): (Clock, Open),
+        clock: Clock,
     ) -> Option<Self> {
         let open = |link: &mut Link| {
             let ledger = ApiLedger::new(client.clone(), runtime.clone(), Arc::clone(&metrics), mac_leases.clone());
             let ledger = ledger.with_progress(link.progress.clone()).with_freed(link.freed.clone());
             let ledger = ledger.with_unreadable(link.unreadable.clone());
             let learned = ledger.learned();
-            Ok((open(ledger)?, learned))
+            Ok((Registry::open(ledger)?, learned))
         };
         let (registry, learned) = repeat(&mut link, |link| link, open)?;
         let (unreleased, rejected) = (BTreeSet::new(), BTreeSet::new());

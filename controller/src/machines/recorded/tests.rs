@@ -16,11 +16,18 @@ fn machine(name: &str) -> Machine {
     key(name).holder(HolderKind::VirtualMachine, &format!("{name}-1"))
 }
 
-/// Adds the pool `n/p` to a registry.
-fn with_pool(mut registry: Registry<MemoryLedger>) -> Registry<MemoryLedger> {
+/// A registry with the pool `n/p`, whose addresses are closed.
+fn closed() -> Registry<MemoryLedger> {
+    let mut registry = Registry::open(MemoryLedger::default()).unwrap();
     let pool = br#"{"namespace": "n", "name": "p", "network": "infra/vlan10", "addresses": ["10.0.0.8/30"],
         "machineNetwork": [{"cidr": "10.0.0.0/16"}]}"#;
     registry.resize(Pool::parse(pool).unwrap(), &[], NOW).unwrap();
+    registry
+}
+
+fn opened() -> Registry<MemoryLedger> {
+    let mut registry = closed();
+    registry.open_addresses(NOW).unwrap();
     registry
 }
 
@@ -44,7 +51,7 @@ fn record(name: &str, address: &str) -> Record {
 
 #[test]
 fn a_late_record_reserves_the_address_of_another_holder_unless_the_record_may_be_a_copy() {
-    let mut registry = with_pool(Registry::open(MemoryLedger::default()).unwrap());
+    let mut registry = opened();
     let address = claim(&mut registry, "h").remove(0);
     let late = |registry: &mut Registry<MemoryLedger>, may_be_copies| {
         let (records, allocator) = ([record("w", &address.to_string())], registry.state().unwrap());
@@ -67,10 +74,10 @@ fn a_late_record_reserves_the_address_of_another_holder_unless_the_record_may_be
 
 #[test]
 fn a_recorded_address_is_free_when_the_address_is_open_and_no_other_machine_holds_it() {
-    let mut registry = with_pool(Registry::open_closed(MemoryLedger::default()).unwrap());
+    let mut registry = closed();
     let records = || vec![record("w", "10.0.0.8/16"), record("w", "10.0.0.11/16")];
     assert_eq!(free_of(registry.state().unwrap(), records()), Err(ClaimError::Closed("n/p".to_owned())));
-    registry.open_up_to(registry.growth(), NOW).unwrap();
+    registry.open_addresses(NOW).unwrap();
     assert_eq!(free_of(registry.state().unwrap(), records()), Ok(records()));
     let held = claim(&mut registry, "h").remove(0);
     let mut free = records();
@@ -80,7 +87,7 @@ fn a_recorded_address_is_free_when_the_address_is_open_and_no_other_machine_hold
 
 #[test]
 fn a_reservation_is_unrecorded_when_no_object_records_its_address_and_a_later_record_is_late() {
-    let mut registry = with_pool(Registry::open(MemoryLedger::default()).unwrap());
+    let mut registry = opened();
     let Record { claimant, network, source, .. } = record("w", "10.0.0.9/16");
     let address = "10.0.0.9".parse().unwrap();
     let reservation = Reservation { address, network, claimant, source, kind: Source::Unreadable };
@@ -109,7 +116,7 @@ fn a_reservation_is_unrecorded_when_no_object_records_its_address_and_a_later_re
 
 #[test]
 fn the_machines_of_a_name_that_wait_are_known_without_the_claims_of_this_name() {
-    let mut registry = with_pool(Registry::open(MemoryLedger::default()).unwrap());
+    let mut registry = opened();
     for name in ["a", "b", "c", "d"] {
         claim(&mut registry, name);
     }
@@ -137,7 +144,7 @@ fn the_machines_of_a_name_that_wait_are_known_without_the_claims_of_this_name() 
 
 #[test]
 fn the_addresses_of_claims_of_a_virtual_machine_are_known() {
-    let mut registry = with_pool(Registry::open(MemoryLedger::default()).unwrap());
+    let mut registry = opened();
     let of = |name: &str, uid: &str| key(name).holder(HolderKind::IpamClaim, uid);
     let labelled = of("any", "c-2");
     for holder in [of("w.net1", "c-1"), labelled.clone(), of("w.x.net1", "c-3"), of("w-x.net1", "c-4")] {

@@ -13,7 +13,7 @@ use glowplug_controller::ledger::types::Answer;
 use kube::Api;
 
 use crate::support::Cluster;
-use crate::support::leader::{self, claim, name, owner, pool, pool_spec, stored};
+use crate::support::leader::{self, claim, name, owner, pool, pool_spec, resize, stored};
 
 const KIND: HolderKind = HolderKind::IpAddressClaim;
 
@@ -46,7 +46,7 @@ fn exhausted() -> Result<Vec<String>, String> {
 pub async fn claims_of_many_tasks_are_stored_before_they_are_answered(cluster: &Cluster) {
     let network = network(cluster).await;
     let (registry, _served) = owner(cluster.controller());
-    registry.resize(vec![pool(&network, &["10.0.1.0/24"])], BTreeSet::new()).await.unwrap();
+    resize(&registry, vec![pool(&network, &["10.0.1.0/24"])]).await;
     let claims = (0..100).map(|n| {
         let (registry, machine, network) = (registry.clone(), machine(&network, n), network.clone());
         let leases: Api<StaticIPLease> = Api::all(cluster.client());
@@ -67,7 +67,7 @@ pub async fn claims_of_many_tasks_are_stored_before_they_are_answered(cluster: &
 pub async fn a_machine_that_waits_is_announced_when_it_is_served(cluster: &Cluster) {
     let network = network(cluster).await;
     let (registry, mut served) = owner(cluster.controller());
-    registry.resize(vec![pool(&network, &["10.0.0.8/32"])], BTreeSet::new()).await.unwrap();
+    resize(&registry, vec![pool(&network, &["10.0.0.8/32"])]).await;
     let [first, second, third] = [0, 1, 2].map(|n| machine(&network, n));
     assert_eq!(addresses(registry.claim(claim(&first)).await.unwrap()), got("10.0.0.8"));
     for machine in [&second, &third] {
@@ -83,7 +83,7 @@ pub async fn a_machine_that_waits_is_announced_when_it_is_served(cluster: &Clust
 pub async fn machines_that_wait_are_served_in_the_order_of_their_creation_when_a_pool_grows(cluster: &Cluster) {
     let network = network(cluster).await;
     let (registry, mut served) = owner(cluster.controller());
-    registry.resize(vec![pool(&network, &["10.0.0.8/32"])], BTreeSet::new()).await.unwrap();
+    resize(&registry, vec![pool(&network, &["10.0.0.8/32"])]).await;
     // A leader that starts sends all claims as one group: the oldest claim gets the address.
     let claims = [(0, 5), (1, 3), (2, 4)].map(|(n, created)| {
         let created = Timestamp::from_second(created).unwrap();
@@ -93,9 +93,9 @@ pub async fn machines_that_wait_are_served_in_the_order_of_their_creation_when_a
     claims.sort_by_key(|claim| claim.created);
     let answers = registry.claim_all(claims).await.unwrap();
     assert_eq!(answers.into_iter().map(addresses).collect::<Vec<_>>(), [got("10.0.0.8"), exhausted(), exhausted()]);
-    registry.resize(vec![pool(&network, &["10.0.0.8/31"])], BTreeSet::new()).await.unwrap();
+    resize(&registry, vec![pool(&network, &["10.0.0.8/31"])]).await;
     assert_eq!(served.claims.recv().await.unwrap(), machine(&network, 2));
-    registry.resize(vec![pool(&network, &["10.0.0.8/30"])], BTreeSet::new()).await.unwrap();
+    resize(&registry, vec![pool(&network, &["10.0.0.8/30"])]).await;
     assert_eq!(served.claims.recv().await.unwrap(), machine(&network, 0));
 }
 
@@ -103,7 +103,7 @@ pub async fn an_address_is_allocated_again_when_its_reuse_delay_is_over(cluster:
     let network = network(cluster).await;
     let (registry, mut served) = owner(cluster.controller());
     let pool = pool(&network, &["10.0.0.8/32"]).with_reuse_delay(Duration::from_secs(1));
-    registry.resize(vec![pool], BTreeSet::new()).await.unwrap();
+    resize(&registry, vec![pool]).await;
     let [first, second] = [0, 1].map(|n| machine(&network, n));
     registry.claim(claim(&first)).await.unwrap().unwrap();
     assert_eq!(addresses(registry.claim(claim(&second)).await.unwrap()), exhausted());
@@ -120,7 +120,7 @@ pub async fn a_deleted_pool_allocates_nothing_and_stays_until_its_last_lease_is_
     let (registry, _served) = owner(cluster.controller());
     // No other scenario has leases of a pool of this name.
     let pool = pool(&network, &["10.0.0.8/30"]).with_name(network.clone());
-    registry.resize(vec![pool], BTreeSet::new()).await.unwrap();
+    resize(&registry, vec![pool]).await;
     let [first, second] = [0, 1].map(|n| machine(&network, n));
     let claim = |machine| Claim { requests: vec![Request::of(&network)], ..claim(machine) };
     registry.claim(claim(&first)).await.unwrap().unwrap();
@@ -131,7 +131,7 @@ pub async fn a_deleted_pool_allocates_nothing_and_stays_until_its_last_lease_is_
     assert_eq!(refused, Err(ClaimError::Suspended(network.clone())));
     assert_eq!(addresses(registry.claim(claim(&first)).await.unwrap()), got("10.0.0.8"));
     registry.release(first.clone()).await.unwrap();
-    registry.resize(Vec::new(), BTreeSet::new()).await.unwrap();
+    resize(&registry, Vec::new()).await;
     assert_eq!(names().await.unwrap(), [] as [&str; 0]);
     let refused = registry.claim(claim(&second)).await.unwrap();
     assert_eq!(refused, Err(ClaimError::UnknownPool(network.clone())));
@@ -141,12 +141,12 @@ pub async fn a_refused_change_of_a_pool_does_not_stop_the_other_pools(cluster: &
     let network = network(cluster).await;
     let (registry, _served) = owner(cluster.controller());
     let used = pool(&network, &["10.0.0.8/30"]);
-    registry.resize(vec![used], BTreeSet::new()).await.unwrap();
+    resize(&registry, vec![used]).await;
     registry.claim(claim(&machine(&network, 0))).await.unwrap().unwrap();
     let changed = PoolSpec { interface: Some("eno102".to_owned()), ..pool_spec(&network, &["10.0.0.8/30"]) };
     let changed = changed.check(Some("clusters"), "workers").0.unwrap();
     let other = pool(&network, &["10.0.1.8/30"]).with_name("clusters/other".to_owned());
-    let refused = registry.resize(vec![changed, other], BTreeSet::new()).await.unwrap();
+    let refused = resize(&registry, vec![changed, other]).await;
     let error = PoolError::InUse {
         pool: "clusters/workers".to_owned(),
         member: "interface",
@@ -163,7 +163,7 @@ pub async fn a_refused_change_of_a_pool_does_not_stop_the_other_pools(cluster: &
 pub async fn an_adopted_record_becomes_a_lease_of_its_claimant(cluster: &Cluster) {
     let network = network(cluster).await;
     let (registry, _served) = owner(cluster.controller());
-    registry.resize(vec![pool(&network, &["10.0.0.8/30"])], BTreeSet::new()).await.unwrap();
+    resize(&registry, vec![pool(&network, &["10.0.0.8/30"])]).await;
     let machine = machine(&network, 0);
     let record = Record {
         claimant: Claimant { machine: machine.clone(), interface: Pool::DEFAULT_INTERFACE.parse().unwrap() },

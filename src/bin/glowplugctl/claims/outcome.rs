@@ -34,6 +34,9 @@ impl fmt::Display for Refusal {
             Self::Claim(error @ ClaimError::Exhausted { pool, family, .. }) => {
                 write!(f, "{error}: pool {pool}, {family}")
             }
+            Self::Claim(ClaimError::Closed(pool)) => {
+                write!(f, "pool {pool}: changed by another command at the same time, expected the claim again")
+            }
             Self::Claim(error) => error.fmt(f),
             Self::Outside(error, addresses) => write!(f, "{error}, expected a free address of {addresses}"),
             Self::NodePool(error) => f.write_str(error),

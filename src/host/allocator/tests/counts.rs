@@ -74,7 +74,10 @@ fn the_counts_of_each_namespace_equal_its_leases_and_records_in_random_histories
         let (mut random, mut allocator) = (Random(seed), allocator([], []));
         for now in 0..60 {
             match random.below(5) {
-                0 => drop(allocator.resize(vec![random.pool()], &[], at(now), &mut Journal::default())),
+                0 => {
+                    drop(allocator.resize(vec![random.pool()], &[], at(now), &mut Journal::default()));
+                    allocator.open_growths(u64::MAX);
+                }
                 1 => drop(allocator.release(&random.machine(), at(now), &mut Journal::default())),
                 2 => {
                     let mut record = record("", &random.address());

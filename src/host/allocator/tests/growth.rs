@@ -8,7 +8,7 @@ use crate::host::registry::{Registry, RegistryError};
 const SUBNET: &str = "machineNetwork: [{cidr: 10.0.0.0/24}]";
 
 fn closed() -> Registry<MemoryLedger> {
-    Registry::open_closed(MemoryLedger::default()).unwrap()
+    Registry::open(MemoryLedger::default()).unwrap()
 }
 
 fn grown(registry: &mut Registry<MemoryLedger>, pools: impl IntoIterator<Item = Pool>) -> u64 {
@@ -33,7 +33,8 @@ fn one(rest: &str) -> Pool {
     on("vlan10", "one", &format!("{rest}, {SUBNET}"))
 }
 
-const CLOSED: &str = r#"pool "n/one": its new addresses are not open yet, the records of machines are adopted first"#;
+const CLOSED: &str = "pool \"n/one\": its new addresses are not open yet, expected `Registry::rebuild` with the objects of \
+                      all machines before the claim";
 
 #[test]
 fn a_new_pool_allocates_after_its_records_are_adopted_and_serves_the_waiting_machines() {

@@ -164,7 +164,7 @@ fn unknown_and_suspended_pools_are_skipped() {
     allocator.suspend(["n/a".to_owned(), "n/b".to_owned()].into());
     assert_eq!(given(&mut allocator, &both("x"), 3), r#"pool "n/a" allocates nothing for now"#);
     allocator.suspend(BTreeSet::new());
-    assert_eq!(allocator.serve(at(4), &mut Journal::default()).len(), 1);
+    assert_eq!(allocator.open_up_to(u64::MAX, at(4), &mut Journal::default()).len(), 1);
 }
 
 #[test]
@@ -199,14 +199,14 @@ fn a_waiting_claim_gets_the_new_name_of_its_renamed_overflow_pool() {
     }
     let rename = Rename { old: "n/b".to_owned(), new: "n/c".to_owned() };
     let new = vec![of("c", "10.0.0.20-10.0.0.21")];
-    let resized = allocator.resize(new, &[rename], at(2), &mut Journal::default()).unwrap();
+    let resized = resize_all(&mut allocator, new, &[rename], at(2));
     assert_eq!(resized.served[0].addresses, ["10.0.0.21/24".parse().unwrap()]);
     assert_eq!(held(&allocator)[2], "n/vlan10 10.0.0.21/24 n/c x");
 }
 
 #[test]
 fn a_machine_waits_for_closed_addresses_of_the_first_pool_and_gets_none_of_the_overflow() {
-    let mut registry = Registry::open_closed(MemoryLedger::default()).unwrap();
+    let mut registry = Registry::open(MemoryLedger::default()).unwrap();
     let open = |registry: &mut Registry<MemoryLedger>, second| {
         let growth = registry.growth();
         let served = registry.open_up_to(growth, at(second)).unwrap();

@@ -171,7 +171,7 @@ fn a_namespace_is_not_served_earlier_when_its_leases_move_to_another_shared_pool
         on("vlan10", "two", text).with_namespaces(Namespaces::only(["a", "b", "c"]), Namespaces::only([""; 0]))
     };
     let mut allocator = exhausted(of(&["a", "b", "c"], ""));
-    allocator.resize(vec![two()], &[], at(8000), &mut Journal::default()).unwrap();
+    resize_all(&mut allocator, vec![two()], &[], at(8000));
     for number in 0..8 {
         let machine = claim_of(&format!("a/h-{number}"), 0).machine;
         let pools = ["n/two".to_owned()];
@@ -362,7 +362,7 @@ fn records_of_a_namespace_count_in_its_former_pool_after_its_leases_moved_to_a_n
     hold(&mut allocator, &["a/h-0"]);
     let text = "addresses: [10.0.0.30], machineNetwork: [{cidr: 10.0.0.0/24}]";
     let own = on("vlan10", "two", text).with_namespaces(Namespaces::only(["a"]), Namespaces::only(["a"]));
-    allocator.resize(vec![of(&["b"], ""), own], &[], at(1), &mut Journal::default()).unwrap();
+    resize_all(&mut allocator, vec![of(&["b"], ""), own], &[], at(1));
     let moved = allocator.move_leases(&claim_of("a/h-0", 0).machine, &["n/two".to_owned()], &mut Journal::default());
     assert_eq!(moved.len(), 1);
     set_aside(&mut allocator, "a/w", 11);
