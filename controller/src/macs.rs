@@ -10,7 +10,6 @@
 //! interfaces, and a MAC address has no network, gateway or prefix length. Therefore this module itself allocates the
 //! lowest free MAC address. The leases of MAC addresses have the same kind and the same rules as those of IP addresses.
 
-mod excess;
 mod forget;
 mod free;
 mod machine;
@@ -539,9 +538,7 @@ impl Macs {
                 }
                 Ok(outcome)
             }
-            Action::Prove { address, version, lease, is_excess } => {
-                self.prove(address, version, *lease, is_excess).await
-            }
+            Action::Prove { address, version, lease } => self.prove(address, version, *lease).await,
             Action::Delete { address, version, lease } => self.delete(address, version, &lease).await,
             Action::Report { pool, patch } => {
                 let pools: Api<Object> = Api::all_with(self.client.clone(), &ApiResource::erase::<MACPool>(&()));
@@ -615,24 +612,14 @@ impl Macs {
     }
 
     /// Reads the machine that a lease names. Releases the lease if the VirtualMachine is gone and no instance has the
-    /// address. If `is_excess`, also if the VirtualMachine does not have the address. If a new VirtualMachine of this name
-    /// exists and is not known yet, only returns what was read.
-    async fn prove(
-        &self,
-        address: MacAddr,
-        version: u64,
-        mut lease: LeaseSpec,
-        is_excess: bool,
-    ) -> Result<Outcome, Error> {
+    /// address. If a new VirtualMachine of this name exists and is not known yet, only returns what was read.
+    async fn prove(&self, address: MacAddr, version: u64, mut lease: LeaseSpec) -> Result<Outcome, Error> {
         let holder = &lease.holder;
         let api = |kind: ApiResource| Api::<Object>::namespaced_with(self.client.clone(), &holder.namespace, &kind);
         // The VirtualMachine is read first: once it is gone, KubeVirt creates no instance for it.
         let vm = ask(find(&api(virtual_machines()), &holder.name)).await?;
         let instance = ask(find(&api(instances()), &holder.name)).await?;
-        let of_holder = vm.as_ref().filter(|vm| vm.metadata.uid.as_ref() == Some(&holder.uid));
-        let has_machine = of_holder.is_some();
-        let has_address = |vm: &Object| Vm::read(vm).addresses().any(|other| other == address);
-        let is_there = of_holder.is_some_and(|vm| !is_excess || has_address(vm));
+        let is_there = vm.as_ref().is_some_and(|vm| vm.metadata.uid.as_ref() == Some(&holder.uid));
         let is_used = instance.as_ref().is_some_and(|instance| Guest::read(instance).all.contains_key(&address));
         // A watch may report a restored VirtualMachine after this read. Until the next decision knows this
         // VirtualMachine, which may have the address, the address must not become free.
@@ -641,7 +628,7 @@ impl Macs {
             return Ok(Outcome::Machine(Box::new([vm, instance])));
         }
         let machine = Key { namespace: holder.namespace.clone(), name: holder.name.clone() };
-        release(&mut lease, has_machine, self.clock.now());
+        release(&mut lease, self.clock.now());
         let (outcome, is_stored) = self.store(address, Some(version), &lease).await?;
         if is_stored {
             tracing::info!(%machine, uid = lease.holder.uid, %address, "released the MAC address of a machine");
@@ -908,34 +895,6 @@ mod tests {
         assert_eq!(publish(&[("a", 2), ("b", 1)], 9), (true, vec![("a", 2)]));
         assert_eq!(publish(&[("b", 1)], 9), (true, vec![]));
         assert_eq!(publish(&[("a", 2), ("b", 1)], 9), (true, vec![("a", 2)]));
-    }
-
-    #[tokio::test]
-    async fn a_lease_beyond_the_bound_of_its_machine_is_released_with_a_reuse_delay_unless_the_machine_has_the_address()
-    {
-        let (address, other) = ("0a:00:00:00:00:00", "0a:00:00:00:00:01");
-        let lease = leased(address, "w", None);
-        let path = format!("{LEASES}/{}", lease.metadata.name.as_deref().unwrap());
-        let after = async |of_vm: &str, of_instance: &str, is_excess: bool| {
-            let mut running = instance(&[of_instance]);
-            running.metadata.namespace = Some("n".to_owned());
-            let (vm, running) = (json!(vm("w", 1, &[("a", of_vm)])), json!(running));
-            let instances = VMS.replace("virtualmachines", "virtualmachineinstances");
-            let stored =
-                [(path.clone(), json!(lease)), (format!("{VMS}/w"), vm.clone()), (format!("{instances}/w"), running)];
-            let server = Arc::new(Mutex::new(Server { objects: stored.into(), ..Server::default() }));
-            let (mut macs, _observer) = macs(&server, address);
-            macs.objects.apply_vm(&serde_json::from_value(vm).unwrap());
-            let spec: LeaseSpec = serde_json::from_value(lease.data["spec"].clone()).unwrap();
-            macs.prove(address.parse().unwrap(), 7, spec, is_excess).await.unwrap();
-            let spec = server.lock().unwrap().objects[&path]["spec"].clone();
-            let LeaseSpec { released, reuse_after, .. } = serde_json::from_value(spec).unwrap();
-            released.map(|released| reuse_after.unwrap().0.as_second() - released.0.as_second())
-        };
-        assert_eq!(after(address, other, true).await, None);
-        assert_eq!(after(other, address, true).await, None);
-        assert_eq!(after(other, other, false).await, None);
-        assert_eq!(after(other, other, true).await, Some(10 * 60));
     }
 
     #[tokio::test]

@@ -7,7 +7,6 @@ use pnet_base::MacAddr;
 
 use crate::cluster::key::Key;
 use crate::kinds::mac_pool::MacPool;
-use crate::macs::excess::MOST_OF_MACHINE;
 use crate::macs::objects::{Leased, Objects};
 use crate::macs::used::Used;
 
@@ -21,10 +20,6 @@ pub(super) struct Free<'i> {
     /// The oldest machine of this plan that waits for a pool, by its namespace and the name of the pool. The younger
     /// machines of this namespace get no address of the pool.
     pub(super) waiting: BTreeMap<(&'i str, &'i str), &'i Key>,
-    /// The number of leases of each machine, by its UID, with those of this plan.
-    leases: BTreeMap<&'i str, usize>,
-    /// UIDs of the machines that need more leases than one machine can have.
-    pub(super) full: BTreeSet<&'i str>,
 }
 
 /// The free addresses of one pool, lowest first.
@@ -61,21 +56,7 @@ impl<'i> Free<'i> {
             planned: BTreeSet::new(),
             released: released.collect(),
             waiting: BTreeMap::new(),
-            leases: objects.leases_by_machine(now),
-            full: BTreeSet::new(),
         }
-    }
-
-    /// Whether the machine with this UID can have this number of further leases. Counts them if it can.
-    pub(super) fn may_have(&mut self, uid: &'i str, further: usize) -> bool {
-        let number = self.leases.entry(uid).or_default();
-        let may_have = *number + further <= MOST_OF_MACHINE;
-        if may_have {
-            *number += further;
-        } else {
-            self.full.insert(uid);
-        }
-        may_have
     }
 
     /// Takes a free address from the first of these pools that has a free address for the machine: the address that a

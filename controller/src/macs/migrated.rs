@@ -14,7 +14,6 @@ use pnet_base::MacAddr;
 use crate::cluster::key::Key;
 use crate::kinds::mac_pool::MacPool;
 use crate::kinds::pool::LeaseSpec;
-use crate::macs::excess::REUSE_DELAY;
 use crate::macs::objects::{Leased, Objects};
 use crate::macs::plan::Action;
 
@@ -77,14 +76,10 @@ impl Objects {
     }
 }
 
-/// Releases a lease at this time. The address gets a reuse delay if the guest migrated to another cluster, or if the
-/// VirtualMachine still exists.
-pub(super) fn release(lease: &mut LeaseSpec, has_machine: bool, now: Timestamp) {
-    let delay = match lease.migrated {
-        Some(_) => Some(Lease::REUSE_DELAY_OF_MIGRATED),
-        None => has_machine.then_some(REUSE_DELAY),
-    };
-    lease.reuse_after = delay.map(|delay| MicroTime(now.saturating_add(delay).unwrap_or(Timestamp::MAX)));
+/// Releases a lease at this time. If the guest migrated to another cluster, the address gets a reuse delay.
+pub(super) fn release(lease: &mut LeaseSpec, now: Timestamp) {
+    let end = || now.saturating_add(Lease::REUSE_DELAY_OF_MIGRATED).unwrap_or(Timestamp::MAX);
+    lease.reuse_after = lease.migrated.is_some().then(|| MicroTime(end()));
     lease.released = Some(MicroTime(now));
 }
 

@@ -8,7 +8,7 @@
 //! | the VirtualMachine has neither the label nor the address that it holds for an interface | the label and the address, in the VirtualMachine |
 //! | every interface without an address has a lease | the addresses, in the VirtualMachine |
 //! | the guest of a lease has migrated to another cluster | the time of the migration, in the lease |
-//! | the VirtualMachine of a lease is gone, or has too many leases and not this address | consistent reads of the VirtualMachine and of its instance, then the release |
+//! | the VirtualMachine of a lease is gone | consistent reads of the VirtualMachine and of its instance, then the release |
 //! | a released lease is not needed any more | a consistent read of the lease, then its deletion |
 //!
 //! Machines are served in the order of their creation. A machine that needs more addresses than are free waits, and so
@@ -21,8 +21,7 @@
 //! - An address is written into a VirtualMachine only after its lease is stored. The API server rejects a second lease
 //!   of the same address, and a write to an outdated version of the VirtualMachine.
 //! - An existing VirtualMachine keeps all its leases, even if its interfaces change: KubeVirt may start an instance
-//!   from an older version of the VirtualMachine. A VirtualMachine with too many leases loses some of them after a reuse
-//!   delay: the module `excess`.
+//!   from an older version of the VirtualMachine.
 //! - The address of a guest that migrated to another cluster has a reuse delay after its release: the module `migrated`.
 //! - An address that a VirtualMachine or instance uses without a lease is not allocated, if the pool of the address
 //!   serves the namespace of this object. A use in another namespace does not count here: otherwise the users of one
@@ -45,7 +44,6 @@ use crate::cluster::key::Key;
 use crate::kinds::mac_pool::{MAC_BITS, MAC_NETWORK, MacPool};
 use crate::kinds::pool::{Holder, HolderKind, LeaseSpec};
 use crate::kinds::virtual_machine::{ASSIGNED_ANNOTATION, MAC_ADDRESSES_LABEL};
-use crate::macs::excess::{TOO_MANY, too_many};
 use crate::macs::free::Free;
 use crate::macs::machine::{Address, Vm};
 use crate::macs::objects::{HeldBy, Leased, Objects, Pool};
@@ -84,9 +82,8 @@ pub(super) enum Action {
     Assign { key: Key, request: Value, patch: Value, addresses: Vec<String> },
     /// Stores the lease of an address with the time at which its guest migrated to another cluster.
     Hold { address: MacAddr, version: u64, lease: Box<LeaseSpec> },
-    /// Reads the VirtualMachine of a lease and its instance. Releases the lease if no guest can use the address. If
-    /// `is_excess`, a VirtualMachine without the address does not keep the lease.
-    Prove { address: MacAddr, version: u64, lease: Box<LeaseSpec>, is_excess: bool },
+    /// Reads the VirtualMachine of a lease and its instance. Releases the lease if no guest can use the address.
+    Prove { address: MacAddr, version: u64, lease: Box<LeaseSpec> },
     /// Deletes the released lease of an address.
     Delete { address: MacAddr, version: u64, lease: Box<LeaseSpec> },
     /// Writes the status of a pool.
@@ -178,9 +175,7 @@ impl Objects {
                     Leased::Held | Leased::Unreadable => continue,
                 };
                 let Some(pool) = valid().find(|pool| may_lease(pool, key, address)) else { continue };
-                if !free.may_have(vm.uid(), 1) {
-                    plan.waiting.insert((*key).clone(), (TOO_MANY, too_many()));
-                } else if free.planned.insert(address) {
+                if free.planned.insert(address) {
                     let new = lease(address, pool.name(), key, vm, interface, now);
                     let lease = Box::new(LeaseSpec { migrated, ..new });
                     plan.actions.push(Action::Record { address, version, lease });
@@ -202,7 +197,7 @@ impl Objects {
             }
         }
         let (migrations, not_held) = self.migrations(now);
-        plan.actions.extend(self.proofs(&migrations, &free.full));
+        plan.actions.extend(self.proofs(&migrations));
         plan.actions.extend(migrations.into_values());
         plan.actions.extend(self.deletions(&free.planned, now));
         plan.not_held = not_held;
@@ -262,9 +257,6 @@ impl Objects {
             let note = format!("The machine needs {needed} MAC addresses, and pool {pool} has {total} in total");
             return Err((pools, "MACPoolExhausted", note));
         }
-        if !free.may_have(vm.uid(), needed) {
-            return Err((Vec::new(), TOO_MANY, too_many()));
-        }
         let (mut records, mut taken) = (Vec::new(), Vec::new());
         for interface in lacking {
             let Some((pool, address)) = free.take(&pools, key, interface) else {
@@ -302,19 +294,16 @@ impl Objects {
     }
 
     /// Returns the actions that check each lease whose VirtualMachine is not known, and whose address no known instance
-    /// of the same name has. For a VirtualMachine in `full`, also the leases whose addresses it does not have now. A lease
-    /// that first gets the time of a migration is checked after that.
-    fn proofs(&self, migrations: &BTreeMap<MacAddr, Action>, full: &BTreeSet<&str>) -> Vec<Action> {
+    /// of the same name has. A lease that first gets the time of a migration is checked after that.
+    fn proofs(&self, migrations: &BTreeMap<MacAddr, Action>) -> Vec<Action> {
         let proof = |(address, lease): (&MacAddr, &Result<LeaseSpec, String>)| {
             let is_checked = |lease: &&LeaseSpec| lease.released.is_none() && !migrations.contains_key(address);
             let lease = lease.as_ref().ok().filter(is_checked)?;
             let key = Key { namespace: lease.holder.namespace.clone(), name: lease.holder.name.clone() };
-            let is_excess = full.contains(lease.holder.uid.as_str());
-            let vm = self.vm(&key).filter(|vm| vm.uid() == lease.holder.uid);
-            let is_there = vm.is_some_and(|vm| !is_excess || vm.addresses().any(|other| other == *address));
+            let is_there = self.vm(&key).is_some_and(|vm| vm.uid() == lease.holder.uid);
             let is_used = self.guests.get(&key).is_some_and(|guest| guest.all.contains_key(address));
             let (version, lease) = (self.leases.version(address)?, Box::new(lease.clone()));
-            (!is_there && !is_used).then_some(Action::Prove { address: *address, version, lease, is_excess })
+            (!is_there && !is_used).then_some(Action::Prove { address: *address, version, lease })
         };
         self.leases.iter().filter_map(proof).collect()
     }

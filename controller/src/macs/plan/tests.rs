@@ -4,7 +4,6 @@ use glowplug::host::claim::Lease;
 
 use super::*;
 use crate::cluster::object::Object;
-use crate::macs::excess::{MOST_OF_MACHINE, REUSE_DELAY};
 use crate::macs::machine::Guest;
 use crate::macs::migrated::{held, not_held, release};
 
@@ -95,7 +94,7 @@ fn actions_at(objects: &Objects, now: Timestamp) -> Vec<String> {
         }
         Action::Assign { key, addresses, .. } => format!("assign {} in {key}", addresses.join(", ")),
         Action::Hold { address, version, lease } => format!("hold {address} {version} of {}", lease.holder.name),
-        Action::Prove { address, version, lease, .. } => format!("prove {address} {version} of {}", lease.holder.name),
+        Action::Prove { address, version, lease } => format!("prove {address} {version} of {}", lease.holder.name),
         Action::Delete { address, version, lease } => format!("delete {address} {version} of {}", lease.holder.name),
         Action::Report { pool, .. } => format!("report {pool}"),
     };
@@ -227,53 +226,6 @@ fn an_address_in_groups_of_four_digits_is_not_allocated_to_another_machine() {
     objects.apply_vm(&vm("new", 1, &[("a", "")]));
     let expected = ["record 0a:00:00:00:00:00 of p for own a", "record 0a:00:00:00:00:02 of p for new a"];
     assert_eq!(actions(&objects), expected);
-}
-
-/// Objects with a pool of 1024 addresses, and a machine `w` that holds the first 512 of them. Its VirtualMachine has
-/// three interfaces: with the first address, with a further address, and without an address.
-fn full() -> (Objects, Vec<String>) {
-    let mut objects = Objects::default();
-    objects.apply_pool(pool("p", "0a:00:00:00:00:00-0a:00:00:00:03:ff", 1));
-    let all: Vec<String> = (0..1024).map(|at| format!("0a:00:00:00:{:02x}:{:02x}", at / 256, at % 256)).collect();
-    for address in &all[..MOST_OF_MACHINE] {
-        objects.apply_lease(&leased(address, "w", None));
-    }
-    objects.apply_vm(&vm("w", 1, &[("a", &all[0]), ("b", &all[512]), ("c", "")]));
-    (objects, all)
-}
-
-#[test]
-fn a_machine_has_at_most_512_leases_and_those_that_it_does_not_need_are_released() {
-    let (mut objects, all) = full();
-    let (key_of_w, version, guest_of_w) = guest("w", &all[1]);
-    objects.store_guest(key_of_w, version, guest_of_w);
-    // The address without a lease goes to no other machine.
-    objects.apply_vm(&vm("v", 2, &[("a", "")]));
-    let record = format!("record {} of p for v a", all[513]);
-    let proofs = all[2..MOST_OF_MACHINE].iter().map(|address| format!("prove {address} 7 of w"));
-    let expected: Vec<String> = [record].into_iter().chain(proofs).collect();
-    assert_eq!(actions(&objects), expected);
-    let plan = objects.plan(NOW);
-    assert!(plan.actions[1..].iter().all(|action| matches!(action, Action::Prove { is_excess: true, .. })));
-    let note = "The machine has leases of 512 MAC addresses, the most of one machine: no further address gets a lease until \
-                earlier addresses are released, which neither the VirtualMachine nor its instance has";
-    assert_eq!(plan.waiting, [(key("w"), ("TooManyMACAddresses", note.to_owned()))].into());
-    assert_eq!(status(&objects).1, 0, "the pool is not the reason");
-}
-
-#[test]
-fn a_released_lease_counts_for_its_machine_until_the_end_of_the_reuse_delay() {
-    let (mut objects, all) = full();
-    for address in &all[2..MOST_OF_MACHINE] {
-        let mut released = leased(address, "w", RELEASED);
-        released.data["spec"]["reuseAfter"] = (NOW + REUSE_DELAY).to_string().into();
-        released.metadata.resource_version = Some("8".to_owned());
-        objects.apply_lease(&released);
-    }
-    assert_eq!(actions(&objects), [format!("prove {} 7 of w", all[1])]);
-    let record = |address: &str, interface: &str| format!("record {address} of p for w {interface}");
-    let expected = [record(&all[512], "b"), record(&all[2], "c over 8")];
-    assert_eq!(actions_at(&objects, NOW + REUSE_DELAY)[..2], expected);
 }
 
 #[test]
@@ -585,7 +537,7 @@ fn for_30_days_no_machine_gets_the_mac_address_of_a_guest_that_migrated_to_anoth
     assert_eq!(objects.migrated, BTreeSet::new());
     assert_eq!(actions(&objects), ["prove 0a:00:00:00:00:00 8 of w"]);
     let mut lease: LeaseSpec = serde_json::from_value(expected.clone()).unwrap();
-    release(&mut lease, false, NOW);
+    release(&mut lease, NOW);
     expected["released"] = "2026-08-14T09:33:20.000000Z".into();
     expected["reuseAfter"] = "2026-09-13T09:33:20.000000Z".into();
     assert_eq!(serde_json::to_value(&lease).unwrap(), expected);
