@@ -155,7 +155,7 @@ enum Pass {
 /// What a request has changed or read.
 enum Outcome {
     Vm(Object),
-    VmGone(Key),
+    VmGone(Key, u64),
     Lease(Object),
     LeaseGone(String),
     /// This version of the lease was the last one.
@@ -448,8 +448,8 @@ impl Macs {
                 objects.take_vm(&object);
                 true
             }
-            Outcome::VmGone(key) => {
-                objects.forget_vm(&key);
+            Outcome::VmGone(key, version) => {
+                objects.forget_vm(&key, version);
                 true
             }
             Outcome::Lease(object) => objects.apply_lease(&object),
@@ -577,7 +577,8 @@ impl Macs {
     ) -> Result<(Outcome, bool), Error> {
         let vms: Api<Object> = Api::namespaced_with(self.client.clone(), &key.namespace, &virtual_machines());
         let (vm, is_stored) = patch_version(&vms, &key.name, patch, tested.as_deref()).await?;
-        Ok((vm.map_or_else(|| Outcome::VmGone(key.clone()), Outcome::Vm), is_stored))
+        let version = tested.and_then(|version| version.parse().ok()).unwrap_or_default();
+        Ok((vm.map_or_else(|| Outcome::VmGone(key.clone(), version), Outcome::Vm), is_stored))
     }
 
     /// Stores a lease. `version` is the stored version that is replaced. `None`: there is no lease. Returns what the API
@@ -659,13 +660,16 @@ impl Macs {
 
     /// Publishes an event of a machine. Returns `false` if too many events wait.
     fn publish(&self, key: &Key, type_: EventType, reason: &str, note: &str) -> bool {
-        match type_ {
-            EventType::Normal => tracing::info!(machine = %key, reason, "{note}"),
-            EventType::Warning => tracing::warn!(machine = %key, reason, "{note}"),
-        }
         let uid = self.objects.vm(key).map(|vm| vm.uid().to_owned());
         let object = reference(&virtual_machines(), Some(key.namespace.clone()), key.name.clone(), uid);
-        self.events.publish(object, type_, reason, note)
+        let is_published = self.events.publish(object, type_, reason, note);
+        match type_ {
+            EventType::Normal => tracing::info!(machine = %key, reason, "{note}"),
+            // A warning that is not published is published and logged later.
+            EventType::Warning if is_published => tracing::warn!(machine = %key, reason, "{note}"),
+            EventType::Warning => {}
+        }
+        is_published
     }
 }
 
@@ -677,9 +681,9 @@ fn publish_news<K: Clone + Ord, V: Clone + PartialEq>(
     publish: impl Fn(&K, &V) -> bool,
 ) -> bool {
     published.retain(|key, value| now.get(key) == Some(value));
-    let news = now.iter().filter(|(key, value)| !published.contains_key(key) && publish(key, value));
-    let news: Vec<(K, V)> = news.map(|(key, value)| (key.clone(), value.clone())).collect();
-    published.extend(news);
+    let news: Vec<(&K, &V)> = now.iter().filter(|(key, _)| !published.contains_key(key)).collect();
+    let news = news.into_iter().take_while(|(key, value)| publish(key, value));
+    published.extend(news.map(|(key, value)| (key.clone(), value.clone())));
     published.len() == now.len()
 }
 

@@ -167,9 +167,8 @@ pub(crate) async fn patch_version<P: Serialize + fmt::Debug>(
     match ask(api.patch(name, &PatchParams::default(), patch)).await {
         Ok(object) => Ok((Some(object), true)),
         Err(error) => match error.refusal() {
-            Some(Refusal::Absent) => Ok((None, false)),
-            // The status codes for another version, 409 and 422, can also be the answer of a webhook.
-            Some(Refusal::Other | Refusal::ForGood(_)) => match ask(find(api, name)).await? {
+            // The status codes for an absent object and for another version can also be the answer of a webhook.
+            Some(Refusal::Absent | Refusal::Other | Refusal::ForGood(_)) => match ask(find(api, name)).await? {
                 Some(object) if object.metadata.resource_version.as_deref() == tested => Err(error),
                 object => Ok((object, false)),
             },

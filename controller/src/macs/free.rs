@@ -17,9 +17,9 @@ pub(super) struct Free<'i> {
     pub(super) planned: BTreeSet<MacAddr>,
     /// The free addresses of released leases, by namespace, name and interface of the last holder.
     released: BTreeMap<(&'i str, &'i str, &'i str), MacAddr>,
-    /// The oldest machine of this plan that waits for a pool, by its namespace and the name of the pool. The younger
-    /// machines of this namespace get no address of the pool.
-    pub(super) waiting: BTreeMap<(&'i str, &'i str), &'i Key>,
+    /// The namespace of each machine of this plan that waits, with the name of the pool. The younger machines of this
+    /// namespace get no address of the pool.
+    pub(super) waiting: BTreeSet<(&'i str, &'i str)>,
 }
 
 /// The free addresses of one pool, lowest first.
@@ -55,7 +55,7 @@ impl<'i> Free<'i> {
             pools: pools.map(addresses).collect(),
             planned: BTreeSet::new(),
             released: released.collect(),
-            waiting: BTreeMap::new(),
+            waiting: BTreeSet::new(),
         }
     }
 
@@ -64,7 +64,7 @@ impl<'i> Free<'i> {
     /// pool.
     pub(super) fn take(&mut self, pools: &[&str], key: &Key, interface: &str) -> Option<(&'i str, MacAddr)> {
         let Self { used, planned, released, waiting, .. } = self;
-        let may_serve = |name: &str| pools.contains(&name) && !waiting.contains_key(&(key.namespace.as_str(), name));
+        let may_serve = |name: &str| pools.contains(&name) && !waiting.contains(&(key.namespace.as_str(), name));
         let before = released.get(&(key.namespace.as_str(), key.name.as_str(), interface)).copied();
         let before = before.filter(|address| !used.contains_key(address) && !planned.contains(address));
         for FreeOfPool { pool, returned, rest } in self.pools.iter_mut().filter(|it| may_serve(it.pool.name())) {

@@ -102,8 +102,8 @@ impl Objects {
     }
 
     /// Removes a VirtualMachine that a request did not find. The watch reports the deletion later.
-    pub(super) fn forget_vm(&mut self, key: &Key) {
-        if let Some(version) = self.vms.version(key) {
+    pub(super) fn forget_vm(&mut self, key: &Key, version: u64) {
+        if self.vms.version(key).is_some_and(|known| known <= version) {
             self.vms.forget(key, version);
             self.awaiting.remove(key);
         }

@@ -262,13 +262,12 @@ impl Objects {
             let Some((pool, address)) = free.take(&pools, key, interface) else {
                 free.free_again(taken);
                 let namespace = key.namespace.as_str();
-                let older = pools.iter().find_map(|pool| free.waiting.get(&(namespace, pool)));
-                let why = older.map(|older| format!(": machine {older} is older and waits, too")).unwrap_or_default();
+                // The name of an older machine would make the event of each younger machine a new one when it is served.
+                let has_older = pools.iter().any(|pool| free.waiting.contains(&(namespace, pool)));
+                let why = if has_older { ": an older machine of its namespace waits, too" } else { "" };
                 let pool = pools.join(", ");
                 let note = format!("No available MAC addresses in pool {pool} for interface {interface}{why}");
-                for pool in &pools {
-                    free.waiting.entry((namespace, pool)).or_insert(key);
-                }
+                free.waiting.extend(pools.iter().map(|pool| (namespace, *pool)));
                 return Err((pools, "MACPoolExhausted", note));
             };
             taken.push(address);

@@ -279,7 +279,7 @@ fn machines_are_served_in_the_order_of_their_creation_and_get_all_addresses_or_n
     assert_eq!(actions(&objects), expected.map(|line| format!("record {line}")));
     let waiting = objects.plan(NOW).waiting;
     let note = |end: &str| ("MACPoolExhausted", format!("No available MAC addresses in pool p for interface {end}"));
-    let young = note("a: machine n/middle is older and waits, too");
+    let young = note("a: an older machine of its namespace waits, too");
     assert_eq!(waiting, [(key("middle"), note("b")), (key("young"), young)].into());
     let expected = ["NoDuplicates", "TooFewFreeAddresses", "Serving", "NotStalled"].map(str::to_owned);
     assert_eq!(status(&objects), ([4, 4, 0], 2, expected.into()));
@@ -319,7 +319,7 @@ fn a_machine_that_waits_for_several_addresses_makes_only_younger_machines_of_its
     ];
     assert_eq!(actions(&objects), expected);
     let note = |end: &str| ("MACPoolExhausted", format!("No available MAC addresses in pool p for interface {end}"));
-    let young = note("a: machine n/large is older and waits, too");
+    let young = note("a: an older machine of its namespace waits, too");
     assert_eq!(objects.plan(NOW).waiting, [(key("large"), note("d")), (key("young"), young)].into());
 }
 
