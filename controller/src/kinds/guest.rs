@@ -109,14 +109,26 @@ impl Guest {
 // === impl Reported ===
 
 impl Reported {
+    /// Whether a whole report does not have an address. The guest may still have it, because KubeVirt may hide it.
+    pub(crate) fn lacks(&self, address: IpAddr) -> bool {
+        self.is_whole && !self.addresses.contains_key(&address)
+    }
+
     /// Whether the guest has replaced an address that it first reported on an interface of this name: a whole report has
-    /// other addresses of the family on this interface, and not this address. If the entry has another name or no
-    /// address, another interface of the same MAC address may hide the address.
-    pub(crate) fn has_replaced(&self, address: IpAddr, name: Option<&str>) -> bool {
+    /// another address of the family on this interface, and not this address. `is_of_pool` says whether a pool of the
+    /// network has the other address. Otherwise it may be the address of a VLAN, which KubeVirt shows under the name of
+    /// another VLAN, and which hides the address.
+    pub(crate) fn has_replaced(
+        &self,
+        address: IpAddr,
+        name: Option<&str>,
+        is_of_pool: impl Fn(IpAddr) -> bool,
+    ) -> bool {
         let is_other = |(other, of): (&IpAddr, &Option<Arc<str>>)| {
-            Family::of(*other) == Family::of(address) && name.is_some() && of.as_deref() == name
+            let is_named = name.is_some() && of.as_deref() == name;
+            is_named && Family::of(*other) == Family::of(address) && is_of_pool(*other)
         };
-        self.is_whole && !self.addresses.contains_key(&address) && self.addresses.iter().any(is_other)
+        self.lacks(address) && self.addresses.iter().any(is_other)
     }
 }
 
@@ -205,12 +217,16 @@ mod tests {
             let interface = json!({"name": "a", "interfaceName": name, "ipAddresses": addresses});
             let conditions = json!([{"type": "AgentConnected", "status": "True"}]);
             let guest = read(&json!({"phase": "Running", "interfaces": [interface], "conditions": conditions}));
-            guest.networks["n/blue"].has_replaced("10.0.0.8".parse().unwrap(), of)
+            let is_of_pool = |other: IpAddr| !other.to_string().starts_with("172.");
+            guest.networks["n/blue"].has_replaced("10.0.0.8".parse().unwrap(), of, is_of_pool)
         };
         assert!(replaced("eth0", &["10.0.0.9", "fd00::8"], Some("eth0")));
         assert!(!replaced("eth0", &["10.0.0.8", "10.0.0.9"], Some("eth0")));
         // A VLAN has the MAC address of its interface. KubeVirt shows the VLAN in place of the interface.
         assert!(!replaced("eth0.100", &["172.16.0.5"], Some("eth0")));
+        // The entry of an interface with two VLANs has the name of the second VLAN. When the first VLAN loses its address,
+        // the entry has the address of the second VLAN in place of the address of the interface.
+        assert!(!replaced("eth0.200", &["172.16.0.5"], Some("eth0.200")));
         // An interface without an IPv4 address removes the addresses of an earlier interface from the entry.
         assert!(!replaced("eth0", &["fd00::8"], Some("eth0")));
         assert!(!replaced("eth0", &[], Some("eth0")));

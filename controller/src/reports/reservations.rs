@@ -5,9 +5,9 @@
 //! |---|---|
 //! | an instance in phase Running reports an address | its reservation begins, within the bounds |
 //! | the instance is gone, has another UID, or is in a final phase | its reservations end |
-//! | a connected agent has reported, for [`ABSENCE`], other addresses of the family on the interface of the address | the reservation ends |
+//! | a connected agent has reported, for [`ABSENCE`], another address of a pool and of the family on the interface of the address | the reservation ends |
 //! | no agent is connected, or the network is not reported | nothing: a reboot or a restart of the agent empties the report |
-//! | the report has no address, or another name of the interface | nothing: KubeVirt may hide the address, see `Reported` |
+//! | the report has no such address, or another name of the interface | nothing: KubeVirt may hide the address, see `Reported` |
 //!
 //! The bounds limit how many addresses a guest can reserve with false reports:
 //!
@@ -32,7 +32,7 @@ use glowplug::host::pool::Pool;
 use glowplug::network::Family;
 
 use crate::cluster::key::Key;
-use crate::kinds::guest::{Guest, Life, MOST_REPORTED};
+use crate::kinds::guest::{Guest, Life, MOST_REPORTED, Reported};
 use crate::pools::beyond::Beyond;
 use crate::reports::bounds::{Bound, MOST_OF_GUEST, Place, Pools, Queue, Share};
 
@@ -273,14 +273,19 @@ impl Reservations {
         self.beyond.iter().map(|(pool, guests)| (pool.clone(), Beyond::of(guests))).collect()
     }
 
-    /// Updates which addresses of a guest are absent: the guest has replaced the address.
+    /// Updates which addresses of a guest are absent: the guest has replaced the address. An address that no pool has is
+    /// absent already if a whole report does not have it: nothing depends on it, and it counts in [`MOST_REPORTED`].
     fn note_absences(&mut self, key: &Key, guest: &Guest, now: Instant) {
         let Some(known) = self.guests.get_mut(key) else { return };
         for (network, addresses) in &mut known.networks {
-            let reported = guest.networks.get(network);
+            let (reported, pools) = (guest.networks.get(network), self.pools.get(network));
+            let is_of_pool = |other: IpAddr| pools.is_some_and(|pools| pools.pools().any(|pool| pool.contains(other)));
             for (address, tracked) in addresses {
-                let is_absent = guest.life == Life::Running
-                    && reported.is_some_and(|reported| reported.has_replaced(*address, tracked.name.as_deref()));
+                let has_ended = |reported: &Reported| match tracked.standing {
+                    Standing::Unused => reported.lacks(*address),
+                    _ => reported.has_replaced(*address, tracked.name.as_deref(), is_of_pool),
+                };
+                let is_absent = guest.life == Life::Running && reported.is_some_and(has_ended);
                 let place = || Place { guest: key.clone(), network: network.clone(), address: *address };
                 match (tracked.until, is_absent) {
                     (None, true) => {

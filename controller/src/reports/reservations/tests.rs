@@ -186,9 +186,9 @@ fn a_reservation_ends_after_ten_minutes_of_reports_of_other_addresses_in_place_o
     assert_eq!(text(&reservations.wait(at(50))), "-n/w 10.0.0.8");
     assert_eq!((reservations.next_end(), reserved(&reservations)), (None, vec!["n/w 10.0.0.9".to_owned()]));
     // When the instance ends, the reservations of absent addresses end, too.
-    reservations.learn(&w, &guest(&["10.0.1.9"]), at(51));
+    reservations.learn(&w, &guest(&["10.0.0.20"]), at(51));
     assert_eq!(reservations.next_end(), Some(at(61)));
-    assert_eq!(text(&reservations.lose(&w)), "-n/w 10.0.0.9");
+    assert_eq!(text(&reservations.lose(&w)), "-n/w 10.0.0.9 -n/w 10.0.0.20");
     assert_eq!(reservations.next_end(), None);
 }
 
@@ -201,6 +201,8 @@ fn an_address_stays_reserved_while_another_interface_of_its_mac_address_may_hide
         with_vlan(&[]),
         guest(&[]),
         guest(&["fd01::8"]),
+        // An address that no pool has may be that of a second VLAN, whose name the entry has.
+        guest(&["172.16.0.5"]),
         // The VLAN has the name of the entry also while the entry has the address.
         with_vlan(&["10.0.0.8"]),
         with_vlan(&["172.16.0.5"]),
@@ -209,7 +211,7 @@ fn an_address_stays_reserved_while_another_interface_of_its_mac_address_may_hide
         assert_eq!(reservations.learn(&w, &report, now), Changes::default());
         assert_eq!(reservations.wait(now + 10 * ABSENCE), Changes::default());
     }
-    reservations.learn(&w, &guest(&["172.16.0.5"]), now);
+    reservations.learn(&w, &guest(&["10.0.0.9"]), now);
     assert_eq!(text(&reservations.wait(now + ABSENCE)), "-n/w 10.0.0.8");
 }
 
