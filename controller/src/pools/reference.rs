@@ -111,7 +111,8 @@ pub fn admit_new(new: NewMachine<'_>, selection: &Selection) -> serde_json::Resu
             edit.remove(&["metadata", "annotations", annotation]);
         }
     }
-    let is_of_another = selection.may_be_of_another(&machine) && machine.has_own_reference();
+    // A Secret that exists already is not that of a machine that is created now.
+    let is_of_another = !is_copy && selection.may_be_of_another(&machine) && machine.has_own_reference();
     let copied = machine.reference().filter(|_| !is_of_another && (is_copy || machine.secret().is_some()));
     if copied.is_none()
         && let Some(member) = machine.own_network_data()
@@ -182,7 +183,10 @@ pub fn admit_change(old: &Object, new: &Object, selection: &Selection, name: &st
     assign_mac_addresses(&mut edit, template);
     put_back_mac_addresses(&mut edit, old_template, template);
     let [before, machine] = [old, new].map(|object| VirtualMachine::read(object.clone()));
-    if selection.may_be_of_another(&before) && selection.may_be_of_another(&machine) {
+    // The webhook of another controller writes a reference together with its mark. A user may write a reference to the
+    // Secret of another machine without it.
+    let is_own = machine.secret().is_none_or(|secret| before.secret() == Some(secret) || machine.has_own_reference());
+    if is_own && selection.may_be_of_another(&before) && selection.may_be_of_another(&machine) {
         return Ok(Allowed::of(edit, None));
     }
     let (is_selected, selected) = match selection.of(&machine) {
@@ -795,16 +799,19 @@ mod tests {
     #[test]
     fn a_controller_of_other_pools_keeps_the_reference_of_a_machine_and_removes_that_of_a_copy() {
         let none = selection(&[]).of_part(true);
-        let admitted = |object: &Value| {
+        let admitted_as = |object: &Value, is_copy: bool| {
             let read = serde_json::from_value(object.clone()).unwrap();
-            let new = NewMachine { object: &read, is_copy: false, held: &BTreeSet::new(), name: NAME };
+            let new = NewMachine { object: &read, is_copy, held: &BTreeSet::new(), name: NAME };
             match admit_new(new, &none).unwrap() {
                 Decision::NotSelected(allowed) => patched(object, allowed.operations),
                 other => panic!("{other:?}"),
             }
         };
+        let admitted = |object: &Value| admitted_as(object, false);
         let machine = served(EARLIER, "n/w-0");
         assert_eq!(admitted(&machine), machine);
+        // The Secret of an earlier machine of this name exists already.
+        assert_eq!(facts_of(&admitted_as(&machine, true)), (None, Some(101), Mark::default()));
         for (secret, vm) in [("w-1-networkdata-cccccccccccccccc", "n/w-1"), (EARLIER, "other/w-0")] {
             assert_eq!(facts_of(&admitted(&served(secret, vm))), (None, Some(101), Mark::default()), "{secret}");
         }
@@ -815,6 +822,13 @@ mod tests {
         // The leader of the other controller has requested the reference, or a reference to another Secret.
         assert!(!is_changed(&object(&json!({})), &machine));
         assert!(!is_changed(&machine, &served("w-0-networkdata-cccccccccccccccc", "n/w-0")));
+        // A user has written a reference to the Secret of another machine, with its mark or without it.
+        let mut unmarked = served("w-1-networkdata-cccccccccccccccc", "n/w-1");
+        unmarked["spec"]["template"]["metadata"] = json!({});
+        for of_another in [unmarked, served("w-1-networkdata-cccccccccccccccc", "n/w-1")] {
+            assert!(is_changed(&object(&json!({})), &of_another));
+            assert!(is_changed(&machine, &of_another));
+        }
         // A machine that leaves a pool of this controller loses its reference.
         let own = selection(&[pool("p", &json!({"spec": {"machineSelector": {"matchLabels": {"a": "b"}}}}))]);
         let mut before = machine.clone();
