@@ -184,7 +184,9 @@ impl Known {
             let is_meant = is_served || *is_labelled && served.is_complete;
             (is_meant && self.applied.get(name) != Some(&is_served)).then(|| (name.clone(), is_served))
         };
-        self.labelled.iter().filter_map(update).collect()
+        // A namespace without the label comes first: the webhooks do not see its new machines.
+        let (without, with): (Vec<_>, Vec<_>) = self.labelled.iter().partition(|(_, is_labelled)| !**is_labelled);
+        without.into_iter().chain(with).filter_map(update).collect()
     }
 
     fn note(&mut self, name: &str, is_served: bool) {
@@ -258,7 +260,8 @@ mod tests {
             "spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"},
         });
         let served = served(["honest", "hostile"]);
-        let expected = [("b".to_owned(), false), ("honest".to_owned(), true)];
+        // The namespace without the label comes first, because the webhooks do not see its new machines.
+        let expected = [("honest".to_owned(), true), ("b".to_owned(), false)];
         crate::variants::each_object(&valid, |object| {
             let mut known = known([namespace("honest", &[]), namespace("b", &[MACHINES_LABEL])]);
             known.apply(Change::Apply(object));
