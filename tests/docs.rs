@@ -289,7 +289,7 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
             "kubectl get staticipleases -o wide | grep -E '^NAME| clusters/workers( |$)'",
             "kubectl get staticipleases | grep -w -e NETWORK -e 192.168.1.10",
             "kubectl get pods -n ipam-glowplug-system",
-            "kubectl describe lease glowplug-controller -n ipam-glowplug-system",
+            "kubectl describe lease -n ipam-glowplug-system",
             "kubectl get kubevirtmachines,vm,vmi -A -o json > machines.json",
             "glowplugctl audit --pool pools.yaml --ledger trouble.ledger --machines machines.json --release-missing --dry-run",
             "glowplugctl audit --pool pools.yaml --ledger trouble.ledger --machines machines.json --release-missing",

@@ -542,7 +542,7 @@ mod tests {
 
         // The backup takes the place of the ledger between a decision and its commit. A later process opens the backup.
         let transaction = ledger.begin().unwrap();
-        [log, index].iter().for_each(|file| std::fs::remove_file(file).unwrap());
+        [&log, &index].into_iter().for_each(|file| std::fs::remove_file(file).unwrap());
         std::fs::rename(&backup, &path).unwrap();
         let mut later = SqliteLedger::open(&path).unwrap();
         replaced(transaction.commit(&[]).err());
@@ -551,6 +551,15 @@ mod tests {
         replaced(ledger.verify().err());
         replaced(ledger.backup(&copy).err());
         replaced(ledger.history(|_| true).err());
+        later.begin().unwrap().commit(&[]).unwrap();
+        drop(later);
+
+        // The log and its index are replaced, and the file stays.
+        let mut ledger = SqliteLedger::open(&path).unwrap();
+        [&log, &index].into_iter().for_each(|file| std::fs::remove_file(file).unwrap());
+        std::fs::write(&log, "").unwrap();
+        let mut later = SqliteLedger::open(&path).unwrap();
+        replaced(ledger.begin().err());
         later.begin().unwrap().commit(&[]).unwrap();
     }
 }

@@ -59,11 +59,15 @@ pub enum OpenError {
     },
 }
 
-/// The path of an open ledger, and the file to which the path led when the ledger was opened.
+/// The path of an open ledger, and the files to which the paths of the ledger and of the index of its log led when the
+/// ledger was opened. The locks of SQLite are in the index.
 #[derive(Debug)]
 pub(super) struct Place {
     path: PathBuf,
     file: Option<FileId>,
+    index: PathBuf,
+    /// `None`: the ledger was opened without an index, to read it.
+    index_file: Option<FileId>,
 }
 
 /// Device and inode of a file. While a process has the file open, no other file has the same two numbers.
@@ -96,14 +100,19 @@ const NETWORK_FILE_SYSTEMS: [(u32, &str); 16] = [
 impl Place {
     pub(super) fn new(path: &Path, file: Option<FileId>) -> Self {
         // The process may change its directory.
-        Self { path: std::path::absolute(path).unwrap_or_else(|_| path.to_owned()), file }
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        let index = beside(&path.canonicalize().unwrap_or_else(|_| path.clone()), "-shm");
+        let index_file = file_of(&index);
+        Self { path, file, index, index_file }
     }
 
-    /// Refuses to use the ledger if its path leads to another file now: other processes use that file.
+    /// Refuses to use the ledger if its path, or that of its index, leads to another file now: other processes use that
+    /// file.
     pub(super) fn check(&self) -> Result<(), LedgerError> {
-        match file_of(&self.path) {
-            Some(file) if self.file == Some(file) => Ok(()),
-            _ => Err(LedgerError::Replaced(self.path.clone())),
+        let is_same = file_of(&self.path).is_some_and(|file| self.file == Some(file));
+        match is_same && (self.index_file.is_none() || file_of(&self.index) == self.index_file) {
+            true => Ok(()),
+            false => Err(LedgerError::Replaced(self.path.clone())),
         }
     }
 }
@@ -143,9 +152,14 @@ pub(super) fn check_path(path: &Path) -> Result<(), OpenError> {
 pub(super) fn lacks_log(path: &Path) -> bool {
     // SQLite names the log after the file to which a symbolic link leads.
     let Ok(real) = path.canonicalize() else { return false };
-    let mut log = real.clone().into_os_string();
-    log.push("-wal");
-    !Path::new(&log).exists() && is_in_wal_mode(&real)
+    !beside(&real, "-wal").exists() && is_in_wal_mode(&real)
+}
+
+/// The path of a file that SQLite keeps beside a database: its log or the index of its log.
+fn beside(database: &Path, suffix: &str) -> PathBuf {
+    let mut path = database.to_owned().into_os_string();
+    path.push(suffix);
+    path.into()
 }
 
 /// Whether the header of a database says that there is a write-ahead log. This function does not read the header
