@@ -164,9 +164,10 @@ _glowplug_arguments() {
 
 # Prints the target that starts the unit, for the network program of the image. Only the first boot of an image with
 # Ignition reaches ignition-complete.target. Later boots of such an image use the profiles of NetworkManager that CoreOS has
-# copied to the real root. No program keeps what the unit writes for another network program, so each boot needs it.
+# copied to the real root. No program keeps what the unit writes for another network program, so each boot needs it. The
+# boot loader may choose another program than NetworkManager if the image has it.
 _glowplug_target() {
-    if [[ $1 == network-manager ]] && dracut_module_included ignition; then
+    if [[ $1 == network-manager ]] && dracut_module_included ignition && ! dracut_module_included systemd-networkd; then
         echo ignition-complete.target
     else
         echo initrd.target
