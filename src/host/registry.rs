@@ -132,7 +132,8 @@ impl<L: Ledger> Registry<L> {
     /// - a pool that is no longer suspended, or that serves further namespaces
     /// - the end of an exclusion or of a reservation
     ///
-    /// A release does not close an open address.
+    /// A release does not close an open address. If another process changes a pool and changes it back between two calls,
+    /// this registry sees no change: call [`Registry::rebuild`] after each change of a pool by another process.
     ///
     /// # Errors
     ///
