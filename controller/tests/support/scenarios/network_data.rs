@@ -808,14 +808,14 @@ pub async fn the_address_of_another_link_in_the_template_of_a_pool_reaches_a_gue
     let place = Place::start(cluster, &["10.0.0.8/30"]).await;
     let set_template = async |address: &str| {
         let links = ["eno101", "eno102"].map(|id| json!({"id": id, "type": "phy"}));
-        let network = json!({"id": "b", "type": "ipv4", "link": "eno102", "ip_address": address});
+        let network = json!({"id": "b", "type": "ipv6", "link": "eno102", "ip_address": address});
         let template = json!({"links": links, "networks": [network]}).to_string();
         let changed = Patch::Merge(json!({"spec": {"template": template}}));
         place.pools.patch("p", &PatchParams::default(), &changed).await.unwrap();
     };
     let (_, secret) = place.run("w").await;
     place.until_recorded("w").await;
-    for address in ["192.168.5.8/24", "192.168.5.9/24"] {
+    for address in ["fe80::8/64", "fe80::9/64"] {
         until_next_second().await;
         set_template(address).await;
         until_outdated(&place, 1).await;
@@ -825,7 +825,7 @@ pub async fn the_address_of_another_link_in_the_template_of_a_pool_reaches_a_gue
     }
     assert_eq!(place.secret_name("w").await, secret);
     assert_eq!(place.held().await, held([("10.0.0.8", "w")]));
-    let read = ["10.0.0.8", "192.168.5.9"].map(str::to_owned).into();
+    let read = ["10.0.0.8", "fe80::9"].map(str::to_owned).into();
     place.end([("w".to_owned(), Some(secret), read)]).await;
 }
 
