@@ -81,7 +81,7 @@ impl View {
                 }
             }
         }
-        let has_pools = self.selected.as_ref().is_ok_and(|selected| !selected.is_empty());
+        let has_pools = self.has_pools();
         let is_copied = is_issued(name) && !is_issued_for(name, &self.key.name);
         if has_pools && (vm.mark.is_request() || is_copied) {
             return self.request_reference(vm);
@@ -112,6 +112,12 @@ impl View {
             Some(NetworkSecret::Ours(_)) => self.hold_back(Step::Wait),
             Some(NetworkSecret::Absent) => self.provide(vm, Some(name)),
         }
+    }
+
+    /// Whether pools select the machine without ambiguity, so that it can get a new Secret. A pool that is being deleted
+    /// does not count.
+    pub(super) fn has_pools(&self) -> bool {
+        self.selected.as_ref().is_ok_and(|selected| !selected.is_empty())
     }
 
     /// Returns the next step that adopts the addresses in the Secret of a guest, reserves the addresses that a user has

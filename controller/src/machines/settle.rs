@@ -59,11 +59,12 @@ impl View {
         let served = self.served(vm, own);
         // A user has changed the document. The machine gets a Secret of another name, so no later guest reads the changed
         // document. A guest of another cluster has not read the Secret, and uses the address of its source: with another
-        // name, the guest counts as outdated until a restart. Without a current document, no other Secret can be written.
+        // name, the guest counts as outdated until a restart. Without a pool that selects the machine or without a current
+        // document, no other Secret can be written.
         let has_arrived = |it: &Instance| it.has_arrived && it.has_started && it.secret() == Some(own.name());
         let has_arrived = !vm.awaits_migration && self.instance.as_ref().is_some_and(has_arrived);
         let is_renewed = !of_user.is_empty() || has_arrived;
-        if is_renewed && matches!(served.document, Some(Ok(_))) {
+        if is_renewed && self.has_pools() && matches!(served.document, Some(Ok(_))) {
             return self.request_reference(vm);
         }
         let step = self.update(&served).or_else(|| self.project(&served)).or_else(|| self.compare_sources(vm, own));
@@ -182,11 +183,12 @@ impl View {
     }
 
     /// Returns the step that writes the current document into the Secret, after the pools or the machine have changed.
-    /// `None`: the guest reads the same network from both documents, no document can be made now, or the Secret cannot
-    /// be changed.
+    /// `None`: the guest reads the same network from both documents, no document can be made now, the Secret cannot be
+    /// changed, or it is the record of addresses that a user has added.
     fn update(&self, served: &Served) -> Option<Step> {
         let (own, document) = (served.own, served.document.as_ref()?.as_ref().ok()?);
-        let can_update = !own.is_immutable && !is_deleted(&own.metadata) && !self.has_done(Once::UpdateSecret);
+        let can_change = !own.is_immutable && !is_deleted(&own.metadata) && own.addresses_of_user().is_empty();
+        let can_update = can_change && !self.has_done(Once::UpdateSecret);
         let current = || OwnSecret { interfaces: self.with_prefixes(own), ..own.clone() };
         (!served.is_current && can_update).then(|| Step::UpdateSecret(Box::new(current()), document.clone()))
     }

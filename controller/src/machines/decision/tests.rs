@@ -1616,6 +1616,19 @@ fn a_machine_gets_another_secret_if_a_user_has_added_an_address_to_the_document(
 }
 
 #[test]
+fn a_machine_whose_only_pool_is_being_deleted_keeps_its_secret() {
+    let uid = |uid: &str| json!({"virtualMachineInstanceUID": uid});
+    let state = json!({"completed": true, "sourceState": uid("i-0"), "targetState": uid("i-1")});
+    let arrived = instance(&json!({"status": {"phase": "Running", "migrationState": state}}));
+    let of_ending = View { selected: Ok(vec![]), kept: vec![selected()], ..settled() };
+    assert_eq!(decide(&View { instance: Some(arrived), ..of_ending.clone() }), Step::Wait);
+    // A guest may use the address that a user has added, and the Secret is the record of this address.
+    let reserved = names([format!("Secret n/{NAME}").as_str()]);
+    let changed = View { secrets: secrets([with_added(NAME)]), reserved, ..of_ending };
+    assert_eq!(decide(&changed), Step::Wait);
+}
+
+#[test]
 fn an_address_that_a_user_has_added_to_the_secret_of_a_guest_is_reserved_after_a_lease_names_the_secret() {
     let mut view = settled();
     view.ledger.held[0].secrets = names([EARLIER, NAME]);
