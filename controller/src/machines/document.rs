@@ -22,15 +22,21 @@ impl View {
     /// pools is ambiguous.
     pub(super) fn interfaces(&self, vm: &VirtualMachine, machine: &Machine) -> Option<Vec<Selected>> {
         let selected = self.selected.as_ref().ok()?;
-        let is_held = |it: &&Selected| {
-            self.ledger.held.iter().any(|held| {
-                let Claimant { machine: holder, interface } = &held.claimant;
-                (holder, *interface, &held.network) == (machine, it.interface, &it.network)
-            })
-        };
+        let is_held = |it: &&Selected| self.holds_address(machine, it);
         let mut all: Vec<Selected> = selected.iter().chain(self.kept.iter().filter(is_held)).cloned().collect();
         all.sort_by_key(|it| vm.networks.iter().position(|attachment| attachment.name == it.attachment));
         Some(all)
+    }
+
+    /// Whether a machine holds an address on an interface.
+    pub(super) fn holds_address(&self, machine: &Machine, selected: &Selected) -> bool {
+        self.ledger.held.iter().any(|held| Self::is_on(held, machine, selected))
+    }
+
+    /// Whether a lease is of this interface of a machine.
+    pub(super) fn is_on(held: &Held, machine: &Machine, selected: &Selected) -> bool {
+        let Claimant { machine: holder, interface } = &held.claimant;
+        (holder, *interface, &held.network) == (machine, selected.interface, &selected.network)
     }
 
     /// Returns the name of the pool whose settings apply to an allocation: the pool with the lease of the first address

@@ -259,6 +259,16 @@ impl View {
         }
     }
 
+    /// Whether an interface keeps its network although the Secret `name` of the template does not exist: a pool selected
+    /// the interface after the template got the reference, so the template has no index for it. If an interface never
+    /// has an index, the leases with the name of the Secret show this. A new name serves the interface.
+    fn keeps_its_network(&self, (vm, name): (&VirtualMachine, &str), selected: &Selected, machine: &Machine) -> bool {
+        let is_named = |held: &Held| held.claimant.machine == *machine && held.secrets.contains(name);
+        let is_excluded = || self.ledger.excluded().any(|(network, _)| *network == selected.network);
+        let is_later = || reference::lacks_index(vm, selected) || self.ledger.held.iter().any(is_named);
+        !self.holds_address(machine, selected) && !reference::has_index(vm, selected) && !is_excluded() && is_later()
+    }
+
     /// Returns the next step for a VirtualMachine without a Secret: request a reference to a Secret, claim addresses,
     /// or create the Secret. `name` is the name in the reference, or `None` without a reference.
     fn provide(&self, vm: &VirtualMachine, name: Option<&str>) -> Step {
@@ -319,6 +329,12 @@ impl View {
         let Some(name) = name.filter(|name| !self.is_of_earlier(name, vm, &claimant.machine)) else {
             return self.request_reference(vm);
         };
+        let is_served = |it: &&Selected| !self.keeps_its_network((vm, name), it, &claimant.machine);
+        let selected = &selected.iter().filter(is_served).cloned().collect::<Vec<Selected>>()[..];
+        // With another name, each interface gets its index.
+        if selected.is_empty() || selected.iter().any(|it| reference::lacks_index(vm, it)) {
+            return self.request_reference(vm);
+        }
         let offers = match self.offers(vm, selected, &claimant) {
             Ok(offers) => offers,
             Err(step) => return step,

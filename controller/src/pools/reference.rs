@@ -410,6 +410,17 @@ fn name_interface(machine: &VirtualMachine, selected: &Selected) -> Option<(Vec<
     is_missing.then(|| (at, json!(index)))
 }
 
+/// Whether an interface has an `acpiIndex`. If a pool selects the interface after its machine got the reference to a
+/// Secret, it gets no index.
+pub(crate) fn has_index(machine: &VirtualMachine, selected: &Selected) -> bool {
+    machine.networks.iter().any(|it| it.name == selected.attachment && it.acpi_index.is_some())
+}
+
+/// Whether an interface has no index, and needs one to have the name in the guest that its pool requires.
+pub(crate) fn lacks_index(machine: &VirtualMachine, selected: &Selected) -> bool {
+    name_interface(machine, selected).is_some()
+}
+
 /// The values on which the network data of a machine depends: the format and, for each interface, its network, name and
 /// MAC address.
 type Facts<'m> = (Option<CloudInitKind>, BTreeMap<InterfaceName, (&'m str, Option<MacAddr>)>);

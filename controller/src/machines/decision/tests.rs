@@ -403,7 +403,7 @@ fn a_virtual_machine_without_a_kubevirt_machine_claims_for_itself() {
 fn a_machine_that_waits_for_a_mac_address_claims_nothing() {
     let label = json!({"labels": {"ipam.glowplug.dev/mac-addresses": "required"}});
     let waiting = |address: &str| {
-        let interfaces = json!([{"name": "iface1", "macAddress": address}]);
+        let interfaces = json!([{"name": "iface1", "acpiIndex": 101, "macAddress": address}]);
         let template = json!({"metadata": label, "spec": {"domain": {"devices": {"interfaces": interfaces}}}});
         View { vm: Some(vm(&json!({"spec": {"template": template}}))), ..view() }
     };
@@ -1841,6 +1841,37 @@ fn an_interface_that_a_pool_selects_after_the_secret_was_written_keeps_its_netwo
     // The record of the second interface has become a lease.
     view.ledger.held.push(held_by_second());
     assert_eq!(decide(&view), request(None));
+}
+
+#[test]
+fn a_secret_that_is_written_again_does_not_serve_an_interface_that_is_left_alone() {
+    let (mut view, _) = with_second_interface();
+    view.secrets = [(NAME.to_owned(), NetworkSecret::Absent)].into();
+    view.selected = Ok(vec![selected(), second()]);
+    let with = |interface: Value| {
+        let mut changes = on(&[("iface1", 101, "infra/vlan10"), ("iface2", 102, "infra/vlan20")]);
+        changes["spec"]["template"]["spec"]["domain"]["devices"]["interfaces"][1] = interface;
+        Some(vm(&changes))
+    };
+    let Step::Claim(of_first) = claim("m-1", FIRST) else { panic!() };
+    let both = Claim { requests: vec![Request::of("n/p"), Request::of("n/p2")], ..*of_first.clone() };
+    let (of_first, both) = (Step::Claim(of_first), Step::Claim(Box::new(both)));
+    assert_eq!(decide(&view), both);
+    view.vm = with(json!({"name": "iface2"}));
+    let is_new = |view: &View| View { ledger: Recorded { held: vec![], ..view.ledger.clone() }, ..view.clone() };
+    assert_eq!((decide(&view), decide(&is_new(&view))), (of_first.clone(), of_first.clone()));
+    let holding = [held("m-1", "10.0.0.8"), held_by_second()].to_vec();
+    let holding = View { ledger: Recorded { held: holding, ..view.ledger.clone() }, ..view.clone() };
+    // The record of the interface has become a lease. A Secret of a new name serves the interface.
+    assert_eq!(decide(&holding), request(None));
+    // No other interface is left for the Secret.
+    assert_eq!(decide(&View { selected: Ok(vec![second()]), ..view.clone() }), request(None));
+    // An SR-IOV function never has an index. The lease of the other interface has the name of the Secret.
+    view.vm = with(json!({"name": "iface2", "sriov": {}, "macAddress": "02:00:00:00:00:02"}));
+    assert_eq!((decide(&view), decide(&is_new(&view))), (of_first, both.clone()));
+    // The lease of an earlier VirtualMachine of the KubevirtMachine does not have this name.
+    view.ledger.held[0].secrets = names([EARLIER]);
+    assert_eq!(decide(&view), both);
 }
 
 #[test]
