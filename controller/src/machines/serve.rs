@@ -464,6 +464,10 @@ impl View {
             pools.any(|pool| pool.is_sticky)
         };
         let requested = vm.requested.as_ref().map_err(Clone::clone)?;
+        let held_families = |selected: &Selected| {
+            let own = self.ledger.held.iter().filter(|held| Self::is_on(held, &claimant.machine, selected));
+            own.map(|held| Family::of(held.address)).collect::<BTreeSet<Family>>()
+        };
         let mut requests = Vec::new();
         for selected in selected {
             let name = selected.pool.to_string();
@@ -474,7 +478,13 @@ impl View {
                         && Family::of(held.address) == Family::of(address.ip())
                 })
             };
-            let addresses = requested.get(&selected.attachment).into_iter().flatten();
+            // A pool that is being deleted allocates nothing, so the claim names only the addresses that the machine holds.
+            let is_kept = self.kept.iter().any(|kept| kept.interface == selected.interface);
+            let family = match held_families(selected).into_iter().collect::<Vec<Family>>()[..] {
+                [family] if is_kept => Some(family),
+                _ => None,
+            };
+            let addresses = requested.get(&selected.attachment).into_iter().flatten().filter(|_| !is_kept);
             let addresses: Vec<&IpNetwork> = addresses.filter(|address| !is_held(address)).collect();
             for address in &addresses {
                 let family = Family::of(address.ip());
@@ -491,7 +501,7 @@ impl View {
             let ending = selected.ending.iter().map(PoolId::to_string).filter(keeps);
             let overflow = selected.overflow.iter().map(PoolId::to_string).chain(ending).collect();
             let addresses = addresses.into_iter().map(IpNetwork::ip).collect();
-            requests.push(Request { overflow, addresses, ..Request::of(&name) });
+            requests.push(Request { overflow, family, addresses, ..Request::of(&name) });
         }
         Ok(Claim {
             machine: claimant.machine.clone(),

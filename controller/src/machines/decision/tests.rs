@@ -1782,9 +1782,21 @@ fn a_machine_keeps_the_addresses_that_it_holds_of_a_pool_that_is_being_deleted()
     // A user has deleted the Secret. The claim names the pool only for an address that the machine holds.
     view.secrets = [(NAME.to_owned(), NetworkSecret::Absent)].into();
     let Step::Claim(of_first) = claim("m-1", FIRST) else { panic!() };
+    let of_kept = Request { family: Some(Family::Ipv4), ..Request::of("n/p2") };
+    let both = Claim { requests: vec![Request::of("n/p"), of_kept.clone()], ..*of_first.clone() };
+    assert_eq!(decide(&view), Step::Claim(Box::new(both.clone())));
+    // The pool gives no address of another family, not even one that the VirtualMachine requests.
+    let annotation = json!({"network.kubevirt.io/addresses": r#"{"iface2": ["fd00::8/64"]}"#});
+    let mut changes = on(&[("iface1", 101, "infra/vlan10"), ("iface2", 102, "infra/vlan20")]);
+    changes["spec"]["template"]["metadata"] = json!({"annotations": annotation});
+    let requesting = View { vm: Some(vm(&changes)), ..view.clone() };
+    assert_eq!(requesting.vm.as_ref().unwrap().requested.as_ref().unwrap().len(), 1);
+    assert_eq!(decide(&requesting), Step::Claim(Box::new(both)));
+    // The machine holds an address of each family.
+    view.ledger.held.push(Held { address: "fd00::8".parse().unwrap(), prefix: 64, ..held_by_second() });
     let both = Claim { requests: vec![Request::of("n/p"), Request::of("n/p2")], ..*of_first.clone() };
     assert_eq!(decide(&view), Step::Claim(Box::new(both)));
-    view.ledger.held.pop();
+    view.ledger.held.truncate(1);
     assert_eq!(decide(&view), Step::Claim(of_first));
 }
 
