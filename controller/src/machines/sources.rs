@@ -85,7 +85,7 @@ impl View {
     /// now. `None`: there is no such address, or a request is necessary before a source answers.
     fn end_offers(&self, vm: &VirtualMachine, claimed: &Claimed) -> Option<Step> {
         let mut offered = BTreeSet::new();
-        for selected in self.selected.iter().flatten() {
+        for selected in self.interfaces(vm, &claimed.machine).iter().flatten() {
             let pool = self.pools.get(&selected.pool.to_string());
             let Some(source) = pool.and_then(|pool| pool.source.as_ref()) else { continue };
             match self.ask(vm, selected, source, claimed) {
@@ -275,7 +275,7 @@ impl View {
     /// reads or patches the IPAddress. `None`: every source gives the address in the Secret.
     pub(super) fn compare_sources(&self, vm: &VirtualMachine, own: &OwnSecret) -> Option<Step> {
         let claimed = Claimed { machine: own.machine.clone(), created: Default::default() };
-        let selected = self.selected.as_ref().ok()?;
+        let selected = self.interfaces(vm, &own.machine)?;
         own.interfaces.iter().find_map(|given| {
             let Some(PoolSettings { source: Some(source), .. }) = self.pools.get(&given.pool) else { return None };
             let selected = selected.iter().find(|selected| selected.interface == given.interface)?;

@@ -2677,6 +2677,8 @@ fn a_source_that_contradicts_the_secret_is_reported_and_the_secret_stays() {
     let note = "IPAMClaim n/w.iface1: 10.0.0.9, expected 10.0.0.8, which the machine holds; the guest keeps the \
                 address of its Secret";
     assert_eq!(decide(&view), report("IPAddressConflict", note));
+    let of_ending = View { selected: Ok(vec![]), kept: vec![selected()], ..view };
+    assert_eq!(decide(&of_ending), report("IPAddressConflict", note));
 }
 
 #[test]
@@ -2846,6 +2848,22 @@ fn a_record_ends_when_the_source_no_longer_gives_its_address() {
     assert_eq!(decide(&view), Step::EndRecords(noted));
     view.done.insert(Once::EndRecords);
     assert!(!matches!(decide(&view), Step::EndRecords(_)));
+}
+
+#[test]
+fn a_record_does_not_end_while_the_source_of_a_pool_that_is_being_deleted_gives_its_address() {
+    let mut view = with_ipam_claim(&json!({"status": {"ips": []}}));
+    view.vm = Some(vm(&on(&[("iface1", 101, "infra/vlan10"), ("iface2", 102, "infra/vlan20")])));
+    view.kept = vec![second()];
+    view.pools.insert("n/p2".to_owned(), view.pools["n/p"].clone());
+    let metadata = json!({"namespace": "n", "name": "w.iface2"});
+    let claim = json!({"metadata": metadata, "status": {"ips": ["10.0.1.8/16", "fd00::8/64"]}});
+    view.sources.ipam_claims.insert("w.iface2".to_owned(), IpamClaim::read(merged(claim, &json!({}))));
+    view.ledger.held = vec![held_by_second()];
+    view.ledger.known = [holder("m-1")].into();
+    let noted = [("infra/vlan20".to_owned(), "fd00::8".parse().unwrap())].into();
+    view.ledger.unrecorded = BTreeMap::from([(holder("m-1"), noted)]);
+    assert_eq!(decide(&view), pending("Waiting for IPAMClaim n/w.iface1: it has no address yet"));
 }
 
 #[test]
