@@ -13,7 +13,7 @@ use crate::kinds::mac_pool::MAC_NETWORK;
 use crate::kinds::network_data::{NETWORK_DATA_LABEL, REQUESTED};
 use crate::kinds::pool::{LeaseSpec, Waiting};
 use crate::kinds::virtual_machine::{LEFT_ALONE_ANNOTATION, NODE_POOL_LABEL, NetworkData, VirtualMachine};
-use crate::pools::reference::without_volume;
+use crate::pools::reference::{has_index, without_volume};
 use crate::pools::selection::{MachinePool, Selected, Selection};
 
 /// The state of a machine.
@@ -155,7 +155,8 @@ pub(super) fn verdict(
     if let Some(verdict) = selected.iter().find_map(waits_in) {
         return verdict;
     }
-    if machine.secret().is_some() && held.iter().any(|lease| lease.network != MAC_NETWORK) {
+    let is_later = machine.secret().is_some() && !has_index(machine, lacking);
+    if is_later && held.iter().any(|lease| lease.network != MAC_NETWORK) {
         let (pool, interface) = (&lacking.pool, &lacking.attachment);
         let reason =
             format!("the machine holds no address of pool {pool}: its interface {interface:?} keeps its network");

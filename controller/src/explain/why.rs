@@ -597,7 +597,7 @@ mod tests {
 
     use super::*;
     use crate::kinds::kubevirt_machine::{Given, OwnSecret, secret};
-    use crate::kinds::virtual_machine::LEFT_ALONE_ANNOTATION;
+    use crate::kinds::virtual_machine::{Attachment, LEFT_ALONE_ANNOTATION};
 
     const SECRET: &str = "w-networkdata-abcdefghijklmnop";
 
@@ -1231,12 +1231,24 @@ mod tests {
         let mut second = of_two.networks[0].clone();
         (second.index, second.name, second.network) = (1, "net2".to_owned(), "infra/vlan20".to_owned());
         of_two.networks = of_two.networks.iter().cloned().chain([second]).collect();
-        let q = json!({"spec": {"network": "infra/vlan20", "addresses": ["10.0.1.0/24"], "interface": "eno102"}});
-        let answer = about(of_two, vec![pool("p", json!({})), pool("q", q)], vec![lease(json!({}))]);
+        let q = json!({"spec": {"network": "infra/vlan20", "addresses": ["10.0.1.0/24"], "interface": "eno102"}, "status": {
+            "conditions": [{
+                "type": "Exhausted", "status": "True", "reason": "NoFreeAddress", "message": "pool n/q has no free address",
+                "lastTransitionTime": "2026-08-14T10:00:00Z",
+            }],
+        }});
+        let pools = || vec![pool("p", json!({})), pool("q", q.clone())];
+        let answer = about(of_two.clone(), pools(), vec![lease(json!({}))]);
         let reason = "the machine holds no address of pool n/q: its interface \"net2\" keeps its network";
         let advice = "to give it an address of the pool, set the label ipam.glowplug.dev/network-data=requested in spec.template, then \
                       restart the machine";
         assert_eq!(said(&answer), (State::LeftAlone, reason, None, Some(advice)));
+        // The interface waits for an address: it has its index since the machine got the reference.
+        let with_index = Attachment { acpi_index: Some(102), ..of_two.networks[1].clone() };
+        of_two.networks = of_two.networks.iter().take(1).cloned().chain([with_index]).collect();
+        let answer = about(of_two, pools(), vec![lease(json!({}))]);
+        let advice = "look at the events; without an event, look whether a replica leads: kubectl glowplug status";
+        assert_eq!(said(&answer), (State::Waiting, "pool n/q has no free address", None, Some(advice)));
     }
 
     #[test]
