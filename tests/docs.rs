@@ -78,6 +78,7 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
             "kubectl delete staticippool workers -n clusters --wait=false",
             "kubectl apply -f nodes.yaml",
             "kubectl patch staticippool workers -n clusters --type merge -p '{\"spec\":{\"nodePoolRef\":null}}'",
+            "kubectl patch staticippool workers -n clusters --type merge -p '{\"spec\":{\"nodePoolRef\":null}}'",
             "kubectl patch staticippool spare -n clusters --type merge -p '{\"spec\":{\"nodePoolRef\":{\"name\":\"workers\"}}}'",
             "kubectl get staticipleases -o custom-columns=ADDRESS:.spec.address,POOL:.spec.pool,RELEASED:.spec.released",
             "velero restore create --from-backup nightly --include-namespaces clusters-c1 --exclude-resources staticipleases.ipam.glowplug.dev",
@@ -240,6 +241,7 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
             "virtctl restart workers-8fm2k -n clusters-c1",
             "kubectl annotate vm NAME -n clusters-c1 ipam.glowplug.dev/left-alone-",
             "kubectl edit vm w-0 -n restored",
+            "kubectl annotate vm w-0 -n restored kubevirt.cluster.x-k8s.io/allocated-ip-eno101- ipam.glowplug.dev/network-eno101-",
         ],
     ),
     (
