@@ -109,11 +109,6 @@ impl Guest {
 // === impl Reported ===
 
 impl Reported {
-    /// Whether a whole report does not have an address. The guest may still have it, because KubeVirt may hide it.
-    pub(crate) fn lacks(&self, address: IpAddr) -> bool {
-        self.is_whole && !self.addresses.contains_key(&address)
-    }
-
     /// Whether the guest has replaced an address that it first reported on an interface of this name: a whole report has
     /// another address of the family on this interface, and not this address. `is_of_pool` says whether a pool of the
     /// network has the other address. Otherwise it may be the address of a VLAN, which KubeVirt shows under the name of
@@ -128,7 +123,7 @@ impl Reported {
             let is_named = name.is_some() && of.as_deref() == name;
             is_named && Family::of(*other) == Family::of(address) && is_of_pool(*other)
         };
-        self.lacks(address) && self.addresses.iter().any(is_other)
+        self.is_whole && !self.addresses.contains_key(&address) && self.addresses.iter().any(is_other)
     }
 }
 

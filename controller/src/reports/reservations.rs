@@ -144,6 +144,10 @@ impl Reservations {
                 for (address, tracked) in addresses {
                     let place = Place { guest: guest.clone(), network: network.clone(), address: *address };
                     let before = std::mem::replace(&mut tracked.standing, Standing::Unused);
+                    // For another standing, the next report decides again whether the guest has replaced the address.
+                    if let Some(until) = tracked.until.take() {
+                        self.absent.remove(&(until, place.clone()));
+                    }
                     if before.is_reserved() {
                         let uid = known.uid.clone();
                         self.steps.push((Reservation { place: place.clone(), uid }, false));
@@ -273,19 +277,19 @@ impl Reservations {
         self.beyond.iter().map(|(pool, guests)| (pool.clone(), Beyond::of(guests))).collect()
     }
 
-    /// Updates which addresses of a guest are absent: the guest has replaced the address. An address that no pool has is
-    /// absent already if a whole report does not have it: nothing depends on it, and it counts in [`MOST_REPORTED`].
+    /// Updates which addresses of a guest are absent: the guest has replaced the address. An address that no pool has may be
+    /// replaced by any address. Otherwise the addresses that a guest changes every day would use up [`MOST_REPORTED`].
     fn note_absences(&mut self, key: &Key, guest: &Guest, now: Instant) {
         let Some(known) = self.guests.get_mut(key) else { return };
         for (network, addresses) in &mut known.networks {
             let (reported, pools) = (guest.networks.get(network), self.pools.get(network));
             let is_of_pool = |other: IpAddr| pools.is_some_and(|pools| pools.pools().any(|pool| pool.contains(other)));
             for (address, tracked) in addresses {
-                let has_ended = |reported: &Reported| match tracked.standing {
-                    Standing::Unused => reported.lacks(*address),
-                    _ => reported.has_replaced(*address, tracked.name.as_deref(), is_of_pool),
+                let is_unused = tracked.standing == Standing::Unused;
+                let has_replaced = |reported: &Reported| {
+                    reported.has_replaced(*address, tracked.name.as_deref(), |other| is_unused || is_of_pool(other))
                 };
-                let is_absent = guest.life == Life::Running && reported.is_some_and(has_ended);
+                let is_absent = guest.life == Life::Running && reported.is_some_and(has_replaced);
                 let place = || Place { guest: key.clone(), network: network.clone(), address: *address };
                 match (tracked.until, is_absent) {
                     (None, true) => {

@@ -216,6 +216,21 @@ fn an_address_stays_reserved_while_another_interface_of_its_mac_address_may_hide
 }
 
 #[test]
+fn a_hidden_address_that_no_pool_has_is_reserved_when_a_pool_gets_it() {
+    let (mut reservations, now, w) = (Reservations::default(), Instant::now(), key("n/w"));
+    reservations.learn(&w, &guest(&["10.0.0.8"]), now);
+    reservations.learn(&w, &with_vlan(&["172.16.0.5"]), now);
+    assert_eq!(reservations.wait(now + 10 * ABSENCE), Changes::default());
+    let pool = || pool("n/p", "n/net", &["10.0.0.1-10.0.0.99"], &[]);
+    assert_eq!(text(&reservations.give(vec![pool()])), "+n/w 10.0.0.8");
+    // Any other address replaces an address that no pool has, but not after a pool has got it.
+    assert_eq!(text(&reservations.give(vec![])), "-n/w 10.0.0.8");
+    reservations.learn(&w, &guest(&["172.16.0.5"]), now);
+    assert_eq!(text(&reservations.give(vec![pool()])), "+n/w 10.0.0.8");
+    assert_eq!((reservations.next_end(), reservations.wait(now + ABSENCE)), (None, Changes::default()));
+}
+
+#[test]
 fn a_pool_that_serves_only_the_namespace_of_a_guest_reserves_256_addresses_for_it() {
     let mut reservations = Reservations::default();
     reservations.give(vec![pool("n/p", "n/net", &["10.0.0.0/22"], &[])]);
