@@ -159,8 +159,9 @@ impl View {
             return self.report("NetworkDataMissing", "The template refers to no Secret of the machine".to_owned());
         }
         // If the choice of pools is ambiguous, the instance waits for its new Secret until the choice is clear.
-        let selected = self.selected.as_deref().unwrap_or_default();
-        let members = reference::reference(vm, selected, &self.new_name, &renewed(&self.new_name));
+        let selected = self.selected.iter().flatten().chain(&self.kept);
+        let selected: Vec<Selected> = selected.cloned().collect();
+        let members = reference::reference(vm, &selected, &self.new_name, &renewed(&self.new_name));
         Step::PatchVm(patch(vm, &reference::operations(members)), notice)
     }
 
@@ -261,11 +262,14 @@ impl View {
 
     /// Whether an interface keeps its network although the Secret `name` of the template does not exist: a pool selected
     /// the interface after the template got the reference, so the template has no index for it. If an interface never
-    /// has an index, the leases with the name of the Secret show this. A new name serves the interface.
+    /// has an index, a guest that has read this Secret and the leases with its name show this. A new name serves the
+    /// interface.
     fn keeps_its_network(&self, (vm, name): (&VirtualMachine, &str), selected: &Selected, machine: &Machine) -> bool {
         let is_named = |held: &Held| held.claimant.machine == *machine && held.secrets.contains(name);
         let is_excluded = || self.ledger.excluded().any(|(network, _)| *network == selected.network);
-        let is_later = || reference::lacks_index(vm, selected) || self.ledger.held.iter().any(is_named);
+        // Without such a guest, the Secret may not have been written yet, because a lease was refused.
+        let is_read = self.instance.as_ref().is_some_and(|it| it.has_started && it.secret() == Some(name));
+        let is_later = || reference::lacks_index(vm, selected) || is_read && self.ledger.held.iter().any(is_named);
         !self.holds_address(machine, selected) && !reference::has_index(vm, selected) && !is_excluded() && is_later()
     }
 
