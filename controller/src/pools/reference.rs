@@ -416,9 +416,11 @@ pub(crate) fn has_index(machine: &VirtualMachine, selected: &Selected) -> bool {
     machine.networks.iter().any(|it| it.name == selected.attachment && it.acpi_index.is_some())
 }
 
-/// Whether an interface has no index, and needs one to have the name in the guest that its pool requires.
+/// Whether an interface needs an index to have the name in the guest that its pool requires, and has none, although
+/// another interface has one. If no interface has an index, another program than the controller has written the
+/// reference.
 pub(crate) fn lacks_index(machine: &VirtualMachine, selected: &Selected) -> bool {
-    name_interface(machine, selected).is_some()
+    machine.networks.iter().any(|it| it.acpi_index.is_some()) && name_interface(machine, selected).is_some()
 }
 
 /// The values on which the network data of a machine depends: the format and, for each interface, its network, name and
