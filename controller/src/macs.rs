@@ -363,7 +363,7 @@ impl Macs {
         let due = actions.into_iter().filter(|(subject, _)| self.postponed.is_due(subject, began));
         let answers = self.send(due).await;
         let (mut has_changed, mut is_behind) = (false, false);
-        // The namespaces with requests that were sent, and that were not.
+        // The namespaces for which a request was sent, and those for which one was not.
         let (mut sent, mut unsent) = (BTreeSet::new(), BTreeSet::new());
         let mut again = if is_published { AGAIN } else { UNPUBLISHED };
         let mut errors: BTreeMap<Subject, Option<Error>> = BTreeMap::new();

@@ -871,25 +871,30 @@ mod tests {
         let volume = json!({"name": "c", "cloudInitConfigDrive": {"networkDataSecretRef": {"name": name}}});
         let served = json!({"spec": {"template": {"spec": {"volumes": [volume]}}}});
         add_vm(&mut lists, "shop/served", None, served);
-        let vm = &lists.vms[&Key::from(("shop", "served"))];
-        assert_eq!(vm.secret(), Some(&*name));
-        let given = Given {
-            interface: "eno101".parse().unwrap(),
-            network: "infra/vlan10".to_owned(),
-            pool: "shop/p".to_owned(),
-            addresses: vec!["10.0.0.8/24".parse().unwrap()],
-        };
-        let document = json!({
-            "links": [{"id": "eno101", "type": "phy"}],
-            "networks": [{"id": "a", "type": "ipv4", "link": "eno101", "ip_address": "10.0.0.8", "netmask": "255.255.255.0"}],
-        });
-        let machine = lists.holder(vm);
-        let secret = secret(vm, &name, &machine, vec![given], &document.to_string());
-        lists.add_secret(object(serde_json::to_value(secret).unwrap()));
+        assert_eq!(lists.vms[&Key::from(("shop", "served"))].secret(), Some(&*name));
+        add_own_secret(&mut lists, "served", &name, ("eno101", "infra/vlan10", "shop/p", "10.0.0.8"));
         let answer = of_file(lists, shop(), &[]).unwrap();
         assert_eq!(results(&answer), [("shop/served", Word::Conflict), ("shop/w", Word::Conflict)]);
         let source = format!("Secret shop/{name} records 10.0.0.8");
         assert_eq!((&*answer.machines[1].reason, answer.writes.len()), (&*source, 0));
+    }
+
+    /// Adds the Secret that the controller has written for a VirtualMachine of the namespace `shop`: with the interface, its
+    /// network, the pool and the address.
+    fn add_own_secret(lists: &mut Lists, vm: &str, name: &str, given: (&str, &str, &str, &str)) {
+        let (interface, network, pool, address) = given;
+        let given = Given {
+            interface: interface.parse().unwrap(),
+            network: network.to_owned(),
+            pool: pool.to_owned(),
+            addresses: vec![format!("{address}/24").parse().unwrap()],
+        };
+        let entry =
+            json!({"id": "a", "type": "ipv4", "link": interface, "ip_address": address, "netmask": "255.255.255.0"});
+        let document = json!({"links": [{"id": interface, "type": "phy"}], "networks": [entry]}).to_string();
+        let vm = &lists.vms[&Key::from(("shop", vm))];
+        let secret = secret(vm, name, &lists.holder(vm), vec![given], &document);
+        lists.add_secret(object(serde_json::to_value(secret).unwrap()));
     }
 
     #[test]
@@ -899,19 +904,7 @@ mod tests {
             let name = new_name("w").unwrap();
             let volume = json!({"name": "c", "cloudInitConfigDrive": {"networkDataSecretRef": {"name": name}}});
             add_vm(&mut lists, "shop/w", reported, json!({"spec": {"template": {"spec": {"volumes": [volume]}}}}));
-            let vm = &lists.vms[&Key::from(("shop", "w"))];
-            let given = Given {
-                interface: "eno102".parse().unwrap(),
-                network: "infra/vlan20".to_owned(),
-                pool: "shop/q".to_owned(),
-                addresses: vec!["10.0.1.8/24".parse().unwrap()],
-            };
-            let document = json!({
-                "links": [{"id": "eno102", "type": "phy"}],
-                "networks": [{"id": "a", "type": "ipv4", "link": "eno102", "ip_address": "10.0.1.8", "netmask": "255.255.255.0"}],
-            });
-            let secret = secret(vm, &name, &lists.holder(vm), vec![given], &document.to_string());
-            lists.add_secret(object(serde_json::to_value(secret).unwrap()));
+            add_own_secret(&mut lists, "w", &name, ("eno102", "infra/vlan20", "shop/q", "10.0.1.8"));
             let answer = match is_stored {
                 true => of_cluster(lists, shop()),
                 false => of_file(lists, shop(), &[]).unwrap(),
