@@ -123,7 +123,7 @@ static FREED: Condvar = Condvar::new();
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/boot/image");
 
 /// Name of the kernel of the newer release. The first call of [`make`] with this name installs the release.
-const NEWER_KERNEL: &str = "newer-vmlinuz";
+const NEWER_KERNEL: &str = "newer-vmlinux";
 
 /// Directory of the kernel and of the images that [`image`] has built.
 pub(crate) fn images() -> &'static Path {
@@ -168,7 +168,7 @@ pub(crate) fn networkd(cases: &Path, quiet: u32) {
     let _turn = Turn::take();
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/networkd/machine");
     let mut command = Command::new(script);
-    command.arg(images().join("vmlinuz")).arg(modules).arg(cases).arg(quiet.to_string());
+    command.arg(images().join("vmlinux")).arg(modules).arg(cases).arg(quiet.to_string());
     let output = command.stdin(Stdio::null()).output().unwrap();
     assert!(output.status.success(), "{script}: {}: {}", output.status, String::from_utf8_lossy(&output.stderr));
 }
@@ -325,7 +325,7 @@ impl VirtualMachine {
             Image::NewerStrict => "newer-strict",
             Image::NewerNetworkd => "newer-networkd",
         };
-        let kernel = if name.starts_with("newer-") { NEWER_KERNEL } else { "vmlinuz" };
+        let kernel = if name.starts_with("newer-") { NEWER_KERNEL } else { "vmlinux" };
         if kernel == NEWER_KERNEL {
             make(kernel);
         }

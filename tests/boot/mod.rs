@@ -125,28 +125,8 @@ fn words(outcome: &str, reason: &str) -> (String, String) {
 // === documents ===
 
 #[test]
-fn a_nic_is_identified_by_its_mac_address_in_a_boot() {
-    assert_eq!(with("static-ipv4").boot().found(), as_static());
-}
-
-#[test]
 fn a_nic_without_a_mac_address_is_identified_by_its_name_in_a_boot() {
     assert_eq!(with("static-by-id").boot().found(), as_static());
-}
-
-#[test]
-fn a_nic_gets_addresses_of_both_families() {
-    let expected = found(
-        &["eno101 10.0.0.5/24", "eno101 2001:db8::5/64"],
-        &[
-            "default via 10.0.0.1 dev eno101 metric 100",
-            "10.0.0.0/24 dev eno101 scope link src 10.0.0.5 metric 100",
-            "2001:db8::/64 dev eno101 metric 100",
-            "default via fe80::1 dev eno101 metric 100",
-        ],
-        &["10.0.0.53", "2001:db8::53"],
-    );
-    assert_eq!(with("static-dual-stack").boot().found(), expected);
 }
 
 #[test]
@@ -194,17 +174,6 @@ fn a_vlan_is_on_its_nic() {
         &[],
     );
     assert_eq!(with("vlan").boot().found(), expected);
-}
-
-#[test]
-fn a_bond_is_made_of_two_nics() {
-    let expected = found(
-        &["bond0 10.0.0.5/24"],
-        &["default via 10.0.0.1 dev bond0 metric 300", "10.0.0.0/24 dev bond0 scope link src 10.0.0.5 metric 300"],
-        &[],
-    );
-    let report = with("bond").nics(2).boot();
-    assert_eq!((report.found(), report.ports("bond0")), (expected, vec!["eno101".to_owned(), "eno102".to_owned()]));
 }
 
 #[test]
@@ -281,12 +250,6 @@ fn the_drive_comes_late() {
     // host.
     let waited = report.plan()["drive"]["waited_ms"].as_u64().unwrap();
     assert!(waited > 0, "{waited} ms");
-}
-
-#[test]
-fn a_drive_with_a_label_in_upper_case_is_found() {
-    let drive = iso("CONFIG-2", OWN, &document("static-ipv4"));
-    assert_eq!(VirtualMachine::new(Image::Plain).drive(Bus::SataCdrom, &drive).boot().found(), as_static());
 }
 
 #[test]
