@@ -88,15 +88,15 @@ macro_rules! targets {
         fn every_target_has_a_program_and_a_test() {
             let names: Vec<&str> = TARGETS.iter().map(|(name, _)| *name).collect();
             assert_eq!(names, [$(stringify!($name)),*]);
-            let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz");
+            let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/src/bin");
             let mut programs = Vec::new();
-            files(&root.join("fuzz_targets"), &mut programs);
+            files(&directory, &mut programs);
             let mut programs: Vec<String> =
                 programs.iter().map(|path| path.file_stem().unwrap().to_str().unwrap().to_owned()).collect();
             programs.sort_by_key(|program| names.iter().position(|name| name == program));
             assert_eq!(programs, names);
             for name in names {
-                let program = fs::read_to_string(root.join(format!("fuzz_targets/{name}.rs"))).unwrap();
+                let program = fs::read_to_string(directory.join(format!("{name}.rs"))).unwrap();
                 assert_eq!(program, format!("#![no_main]\nglowplug_fuzz::fuzz!({name});\n"));
             }
         }
