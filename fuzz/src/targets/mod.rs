@@ -22,8 +22,7 @@ pub use words::document as document_of_words;
 /// Runs a target on one input.
 pub type Target = fn(&[u8]);
 
-/// All targets by name. The program and the seeds of a target have the same name, and so has its dictionary, if there
-/// is one.
+/// All targets by name. The program and the seeds of a target have the same name. `fuzz/run` finds its dictionary.
 pub const TARGETS: [(&str, Target); 15] = [
     ("network_data", |input| documents::network(Format::NetworkData, input)),
     ("network_config_v1", |input| documents::network(Format::NetworkConfigV1, input)),
