@@ -10,45 +10,34 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use glowplug::formats::{Meaning, read_network};
+
+use crate::support::random::Random;
 use targets::{TARGETS, Target};
 
 /// Number of derived inputs for each target.
 const INPUTS: usize = 3000;
 
-/// The random number generator SplitMix64. Its code is short, and its numbers are the same on every machine.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) as usize % limit.max(1)
-    }
-
-    /// Returns a copy of a seed with one to eight changes: a byte is inserted, a bit is flipped, or some bytes are
-    /// removed, repeated or replaced by bytes of another seed.
-    fn input(&mut self, seeds: &[Vec<u8>]) -> Vec<u8> {
-        let mut input = seeds[self.below(seeds.len())].clone();
-        for _ in 0..=self.below(8) {
-            let at = self.below(input.len() + 1);
-            let end = (at + self.below(32)).min(input.len());
-            match self.below(5) {
-                0 => input.insert(at, self.below(256) as u8),
-                1 => drop(input.drain(at..end)),
-                2 => drop(input.splice(at..at, input[at..end].to_vec())),
-                3 => {
-                    let other = &seeds[self.below(seeds.len())];
-                    let from = self.below(other.len());
-                    let to = (from + self.below(64)).min(other.len());
-                    drop(input.splice(at..end, other[from..to].to_vec()));
-                }
-                _ => input[at..end].iter_mut().take(1).for_each(|byte| *byte ^= 1 << self.below(8)),
+/// Returns a copy of a seed with one to eight changes: a byte is inserted, a bit is flipped, or some bytes are
+/// removed, repeated or replaced by bytes of another seed.
+fn input(random: &mut Random, seeds: &[Vec<u8>]) -> Vec<u8> {
+    let mut input = seeds[random.below(seeds.len())].clone();
+    for _ in 0..=random.below(8) {
+        let at = random.below(input.len() + 1);
+        let end = (at + random.below(32)).min(input.len());
+        match random.below(5) {
+            0 => input.insert(at, random.below(256) as u8),
+            1 => drop(input.drain(at..end)),
+            2 => drop(input.splice(at..at, input[at..end].to_vec())),
+            3 => {
+                let other = &seeds[random.below(seeds.len())];
+                let from = random.below(other.len());
+                let to = (from + random.below(64)).min(other.len());
+                drop(input.splice(at..end, other[from..to].to_vec()));
             }
+            _ => input[at..end].iter_mut().take(1).for_each(|byte| *byte ^= 1 << random.below(8)),
         }
-        input
     }
+    input
 }
 
 /// Collects the files below a directory, sorted by name.
@@ -76,7 +65,7 @@ fn holds(name: &str) {
     seeds.iter().for_each(|seed| target(seed));
     let mut random = Random(1);
     for _ in 0..INPUTS {
-        target(&random.input(&seeds));
+        target(&input(&mut random, &seeds));
     }
 }
 
@@ -117,6 +106,6 @@ fn many_inputs_of_the_target_network_words_are_valid_networks() {
         let document = targets::document_of_words(&input);
         matches!(read_network(document.as_bytes()).meaning, Meaning::Network(_))
     };
-    let networks = (0..INPUTS).filter(|_| is_network(random.input(&seeds))).count();
+    let networks = (0..INPUTS).filter(|_| is_network(input(&mut random, &seeds))).count();
     assert!(networks > INPUTS / 20, "{networks} of {INPUTS}");
 }

@@ -34,6 +34,12 @@
 //! | AdmissionReview | `webhook::Webhooks` | `tests/hostile.rs` |
 //!
 //! `tests/hostile.rs` also stores such objects in an API server while the controller works.
+
+#[path = "../../tests/support/random.rs"]
+mod random;
+
+pub(crate) use random::Random;
+
 use super::cluster::object::Object;
 use serde_json::{Map, Value, json};
 
@@ -46,23 +52,6 @@ const MAX_REPEATED: usize = 5_000;
 /// Members of the metadata that the API server itself sets or checks, and that are not changed.
 const IDENTITY: [&str; 7] =
     ["namespace", "name", "uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp"];
-
-/// The random number generator SplitMix64. It is small, and gives the same numbers on every machine.
-pub(crate) struct Random(u64);
-
-impl Random {
-    pub(crate) fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    pub(crate) fn below(&mut self, limit: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        usize::try_from((z ^ (z >> 31)) % limit.max(1) as u64).unwrap()
-    }
-}
 
 /// The seed of an object. If the test fails, the seed is printed, so that the same object can be derived again.
 pub(crate) struct Seed(pub(crate) u64);
@@ -98,7 +87,7 @@ pub(crate) fn each_text(valid: &Value, mut check: impl FnMut(&str) -> bool) {
     let (mut stored, variants) = (0, variants(VARIANTS));
     for seed in 0..variants {
         let seed = Seed(seed);
-        let text = variant(&mut Random::new(seed.0), valid).to_string();
+        let text = variant(&mut Random(seed.0), valid).to_string();
         stored += u64::from(text.len() <= MAX_BYTES && check(&text));
     }
     assert!(stored > variants / 3, "{stored} of {variants} objects have valid metadata");
@@ -280,7 +269,7 @@ mod tests {
     #[test]
     fn the_derived_objects_are_the_same_in_every_run_and_rarely_repeated() {
         let valid = json!({"metadata": {"name": "n", "labels": {"a/b": "c"}}, "spec": {"list": [1, {"x": "y"}]}});
-        let all = || (0..200).map(|seed| variant(&mut Random::new(seed), &valid).to_string());
+        let all = || (0..200).map(|seed| variant(&mut Random(seed), &valid).to_string());
         assert!(all().eq(all()));
         let different: std::collections::BTreeSet<String> = all().collect();
         assert!(different.len() > 150, "{}", different.len());

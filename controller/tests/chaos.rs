@@ -110,7 +110,7 @@ mod observer;
 mod place;
 #[path = "chaos/poison.rs"]
 mod poison;
-#[path = "chaos/random.rs"]
+#[path = "../../tests/support/random.rs"]
 mod random;
 #[path = "chaos/replicas.rs"]
 mod replicas;
@@ -328,7 +328,7 @@ impl World {
             client,
             observer,
             replicas,
-            random: Random::new(seed),
+            random: Random(seed),
             folder,
             has_backup: false,
             unrecorded: BTreeSet::new(),
@@ -358,7 +358,7 @@ impl World {
             .iter()
             .map(|place| {
                 let (place, tenant) = (Arc::clone(place), Arc::clone(&self.tenant));
-                let mut random = Random::new(self.random.below(usize::MAX) as u64);
+                let mut random = Random(self.random.below(usize::MAX) as u64);
                 spawn_local(async move {
                     while Instant::now() < until {
                         place.operate(&mut random).await;
@@ -422,7 +422,7 @@ impl World {
                 self.replicas[leader].resume();
             }
             "clock of the leader changed" => {
-                let seconds = self.random.of(&CLOCKS).copied().unwrap_or_default();
+                let seconds = self.random.one_of(&CLOCKS).copied().unwrap_or_default();
                 self.replicas[leader].set_clock(seconds);
             }
             "watches cut" => self.replicas.iter().for_each(|replica| replica.proxy.cut()),

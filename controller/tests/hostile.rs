@@ -125,7 +125,7 @@ async fn claims_and_machines_get_addresses_while_hostile_objects_of_several_kind
         for (kind, valid) in valid_objects(&site.namespace) {
             let api: Api<DynamicObject> = Api::namespaced_with(cluster.client(), &site.namespace, &kind);
             for seed in (0..OBJECTS).filter(|seed| seed % 2 == half) {
-                let text = variant(&mut Random::new(seed), &valid).to_string();
+                let text = variant(&mut Random(seed), &valid).to_string();
                 let text = text.replace("NAME", &format!("hostile-{seed}"));
                 let Ok(mut object) = serde_json::from_str::<DynamicObject>(&text) else { continue };
                 object.types =
@@ -215,7 +215,7 @@ async fn an_admission_review_of_any_content_gets_a_response() {
     for (path, valid) in reviews {
         for seed in 0..variants(OBJECTS * 2) {
             let seed = Seed(seed);
-            let body = variant(&mut Random::new(seed.0), &valid).to_string();
+            let body = variant(&mut Random(seed.0), &valid).to_string();
             let request = Request::post(path).body(body.clone().into()).unwrap();
             let response = webhooks.clone().answer(request).await;
             let status = response.status().as_u16();

@@ -25,7 +25,7 @@ use self::meaning::is_refused;
 pub(crate) use self::program::VERSION as CLOUD_INIT_VERSION;
 use self::program::{CloudInit, Question};
 use self::rows::{Row, Undo};
-use crate::support::documents::Random;
+use crate::support::random::Random;
 use crate::support::{documents, network_config};
 
 /// Seeds of the generated documents of each kind. `CLOUD_INIT_SEEDS=17..18` sets other seeds, for example to repeat a

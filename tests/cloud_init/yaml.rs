@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::support::documents::Random;
+use crate::support::random::Random;
 
 /// Writes a document in a random style.
 pub(crate) fn spell(tree: &Value, random: &mut Random) -> String {

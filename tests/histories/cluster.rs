@@ -7,7 +7,7 @@ use glowplug::host::claim::Machine;
 use ipnetwork::IpNetwork;
 use serde_json::{Map, Value, json};
 
-use super::Rng;
+use crate::support::random::Random;
 use crate::support::time;
 
 /// A machine with all of its objects. The index of a machine in the cluster never changes.
@@ -92,16 +92,16 @@ pub(super) struct Cluster {
 // === impl Node ===
 
 impl Node {
-    pub(super) fn new(name: String, at: usize, created: u64, pools: Vec<String>, rng: &mut Rng) -> Self {
+    pub(super) fn new(name: String, at: usize, created: u64, pools: Vec<String>, rng: &mut Random) -> Self {
         let namespace = ["clusters-blue", "clusters-red"][at % 2].to_owned();
-        let is_in_annotation = rng.chance(80);
+        let is_in_annotation = rng.chance(80, 100);
         let style = Style {
-            names_node_pool: rng.chance(60),
-            lists_networks: rng.chance(70),
-            names_network: rng.chance(60),
-            is_in_status: !is_in_annotation || rng.chance(30),
+            names_node_pool: rng.chance(60, 100),
+            lists_networks: rng.chance(70, 100),
+            names_network: rng.chance(60, 100),
+            is_in_status: !is_in_annotation || rng.chance(30, 100),
             is_in_annotation,
-            is_on_guest: rng.chance(60),
+            is_on_guest: rng.chance(60, 100),
             format: rng.below(4),
         };
         Self {
@@ -111,7 +111,7 @@ impl Node {
             guest_created: created,
             node_pool: pools[0].clone(),
             pools,
-            is_sticky: rng.chance(25),
+            is_sticky: rng.chance(25, 100),
             style,
             has_object: true,
             has_record: false,

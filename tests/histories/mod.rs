@@ -21,6 +21,7 @@ mod world;
 use std::fmt::Write;
 use std::path::Path;
 
+use crate::support::random::Random;
 use world::{Op, World};
 
 /// Seeds, each with its number of operations. A seed that once found a mistake has its own entry.
@@ -44,7 +45,7 @@ fn no_history_in_a_file_allocates_an_address_to_two_machines() {
 
 /// Runs the histories of a seed. `operations` is the number of operations of all histories together.
 fn search(seed: u64, operations: usize, directory: Option<&Path>) {
-    let mut rng = Rng(seed);
+    let mut rng = Random(seed);
     for history in 0..operations.div_ceil(LENGTH) {
         let start = rng.next();
         let mut ops: Vec<Op> = (0..LENGTH).map(|_| Op::random(&mut rng)).collect();
@@ -96,34 +97,4 @@ fn shorten(start: u64, ops: &mut Vec<Op>, directory: Option<&Path>) -> Option<St
         size /= 2;
     }
     last
-}
-
-/// The random number generator SplitMix64. Its numbers are the same on every machine.
-#[derive(Clone, Debug)]
-struct Rng(u64);
-
-impl Rng {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    /// Returns a number below `limit`.
-    fn number(&mut self, limit: u64) -> u64 {
-        self.next() % limit
-    }
-
-    fn below(&mut self, limit: usize) -> usize {
-        usize::try_from(self.next() % limit as u64).unwrap()
-    }
-
-    fn chance(&mut self, percent: u64) -> bool {
-        self.next() % 100 < percent
-    }
-
-    fn one_of<'a, T>(&mut self, of: &'a [T]) -> Option<&'a T> {
-        if of.is_empty() { None } else { of.get(self.below(of.len())) }
-    }
 }

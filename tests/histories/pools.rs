@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use glowplug::host::pool::{Pool, TemplateFacts};
 use glowplug::host::pools_file::read_pools;
 
-use super::Rng;
+use crate::support::random::Random;
 
 pub(super) const NETWORKS: [&str; 3] = ["infra/vlan10", "infra/vlan20", "default"];
 pub(super) const INTERFACES: [&str; 2] = ["eno101", "eno102"];
@@ -50,19 +50,19 @@ pub(super) fn family(address: IpAddr) -> usize {
 }
 
 impl Spec {
-    pub(super) fn random(name: String, rng: &mut Rng) -> Self {
+    pub(super) fn random(name: String, rng: &mut Random) -> Self {
         let mut spec = Self {
             name,
             network: NETWORKS[rng.below(3)].to_owned(),
-            interface: INTERFACES[usize::from(rng.chance(35))].to_owned(),
+            interface: INTERFACES[usize::from(rng.chance(35, 100))].to_owned(),
             ranges: Default::default(),
             lengths: [24, 64],
             excluded: Vec::new(),
             gateways: Vec::new(),
             nameservers: Vec::new(),
             template: Vec::new(),
-            allocates_ends: rng.chance(20),
-            delay: if rng.chance(40) { 60 } else { 0 },
+            allocates_ends: rng.chance(20, 100),
+            delay: if rng.chance(40, 100) { 60 } else { 0 },
         };
         loop {
             let changed = spec.changed(rng);
@@ -74,14 +74,14 @@ impl Spec {
     }
 
     /// Returns the pool with other addresses and settings.
-    pub(super) fn changed(&self, rng: &mut Rng) -> Self {
+    pub(super) fn changed(&self, rng: &mut Random) -> Self {
         let mut spec = self.clone();
         let stacks =
             if self.ranges.iter().all(Vec::is_empty) { [[0].as_slice(), &[1], &[0, 1]][rng.below(3)] } else { &[0, 1] };
         for &family in stacks {
-            if spec.ranges[family].is_empty() || rng.chance(50) {
+            if spec.ranges[family].is_empty() || rng.chance(50, 100) {
                 let is_there = !spec.ranges[family].is_empty() || self.ranges.iter().all(Vec::is_empty);
-                if is_there || rng.chance(10) {
+                if is_there || rng.chance(10, 100) {
                     let ranges = 1 + rng.below(2);
                     spec.ranges[family] = (0..ranges)
                         .map(|_| {
@@ -90,12 +90,12 @@ impl Spec {
                         })
                         .collect();
                 }
-                if rng.chance(5) && !spec.ranges[1 - family].is_empty() {
+                if rng.chance(5, 100) && !spec.ranges[1 - family].is_empty() {
                     spec.ranges[family].clear();
                 }
             }
         }
-        if rng.chance(30) {
+        if rng.chance(30, 100) {
             spec.lengths = [[24, 26][rng.below(2)], [64, 122][rng.below(2)]];
         }
         let mut some = |most: usize| -> Vec<IpAddr> {
@@ -105,7 +105,7 @@ impl Spec {
         spec.nameservers = some(2);
         spec.template = some(2);
         spec.gateways = some(1);
-        if rng.chance(20) {
+        if rng.chance(20, 100) {
             spec.delay = [0, 30, 60][rng.below(3)];
         }
         spec

@@ -17,10 +17,10 @@ use glowplug::host::pool::Pool;
 use glowplug::host::records::{Inventory, Objects};
 use glowplug::host::registry::{Registry, RegistryError, ResizeError};
 
-use super::Rng;
 use super::cluster::{Cluster, Lists, Nic, Node, Part, Printed};
 use super::pools::{NETWORKS, Pools, Spec, family, reserved};
 use super::store::{Fault, Open, Store, in_file, in_memory};
+use crate::support::random::Random;
 use crate::support::time;
 
 /// An operation: its kind, and the seed of its random details.
@@ -59,35 +59,35 @@ enum Kind {
     Fail,
 }
 
-const WEIGHTS: [(Kind, u64); 28] = [
-    (Kind::Create, 14),
-    (Kind::Claim, 16),
-    (Kind::ClaimSeveral, 5),
-    (Kind::ClaimAgain, 7),
-    (Kind::ClaimNamed, 4),
-    (Kind::Boot, 8),
-    (Kind::StartOrStop, 3),
-    (Kind::DeleteObject, 7),
-    (Kind::EndGuest, 8),
-    (Kind::Release, 8),
-    (Kind::Withdraw, 2),
-    (Kind::Recreate, 4),
-    (Kind::Resize, 5),
-    (Kind::ResizeToOlder, 2),
-    (Kind::Rename, 2),
-    (Kind::AddPool, 2),
-    (Kind::RemovePool, 2),
-    (Kind::Wait, 4),
-    (Kind::SetClock, 1),
-    (Kind::Restart, 2),
-    (Kind::Remember, 2),
-    (Kind::Audit, 5),
-    (Kind::Rebuild, 4),
-    (Kind::LoseLedger, 1),
-    (Kind::Copy, 1),
-    (Kind::LoseRecord, 1),
-    (Kind::Serve, 3),
-    (Kind::Fail, 3),
+const WEIGHTS: [(u64, Kind); 28] = [
+    (14, Kind::Create),
+    (16, Kind::Claim),
+    (5, Kind::ClaimSeveral),
+    (7, Kind::ClaimAgain),
+    (4, Kind::ClaimNamed),
+    (8, Kind::Boot),
+    (3, Kind::StartOrStop),
+    (7, Kind::DeleteObject),
+    (8, Kind::EndGuest),
+    (8, Kind::Release),
+    (2, Kind::Withdraw),
+    (4, Kind::Recreate),
+    (5, Kind::Resize),
+    (2, Kind::ResizeToOlder),
+    (2, Kind::Rename),
+    (2, Kind::AddPool),
+    (2, Kind::RemovePool),
+    (4, Kind::Wait),
+    (1, Kind::SetClock),
+    (2, Kind::Restart),
+    (2, Kind::Remember),
+    (5, Kind::Audit),
+    (4, Kind::Rebuild),
+    (1, Kind::LoseLedger),
+    (1, Kind::Copy),
+    (1, Kind::LoseRecord),
+    (3, Kind::Serve),
+    (3, Kind::Fail),
 ];
 
 /// A network and an address on this network.
@@ -173,16 +173,8 @@ struct Allowed {
 // === impl Op ===
 
 impl Op {
-    pub(super) fn random(rng: &mut Rng) -> Self {
-        let mut number = rng.number(WEIGHTS.iter().map(|(_, weight)| weight).sum());
-        let drawn = WEIGHTS.iter().find(|(_, weight)| match number.checked_sub(*weight) {
-            Some(rest) => {
-                number = rest;
-                false
-            }
-            None => true,
-        });
-        Self(drawn.unwrap().0, rng.next())
+    pub(super) fn random(rng: &mut Random) -> Self {
+        Self(rng.weighted(&WEIGHTS), rng.next())
     }
 }
 
@@ -190,7 +182,7 @@ impl Op {
 
 impl World {
     pub(super) fn new(start: u64, directory: Option<&Path>) -> Self {
-        let mut rng = Rng(start);
+        let mut rng = Random(start);
         let fault = Rc::default();
         let open = in_memory();
         let mut world = Self {
@@ -221,7 +213,7 @@ impl World {
     }
 
     pub(super) fn apply(&mut self, Op(kind, seed): Op) -> Outcome {
-        let mut rng = Rng(seed);
+        let mut rng = Random(seed);
         self.time += 1_000 * (1 + rng.number(10));
         let now = self.now();
         self.latest = self.latest.max(now);
@@ -361,7 +353,7 @@ impl World {
             Kind::Rebuild => self.rebuild(&mut rng),
             Kind::LoseLedger => {
                 let mut specs: Vec<Spec> = self.pools.values().cloned().collect();
-                if rng.chance(30) {
+                if rng.chance(30, 100) {
                     let left_out = specs.remove(rng.below(specs.len()));
                     self.log.push(format!("pool {} is left out", left_out.name));
                     self.older.push(left_out);
@@ -415,7 +407,7 @@ impl World {
         self.time.saturating_add_signed(self.ahead)
     }
 
-    fn new_pool(&mut self, rng: &mut Rng) -> Spec {
+    fn new_pool(&mut self, rng: &mut Random) -> Spec {
         self.named += 1;
         Spec::random(format!("clusters/p{}", self.named), rng)
     }
@@ -444,12 +436,12 @@ impl World {
         self.seen = Seen::read(self.processes[1].state().unwrap());
     }
 
-    fn create(&mut self, old: Option<usize>, rng: &mut Rng) {
+    fn create(&mut self, old: Option<usize>, rng: &mut Random) {
         let mut specs: Vec<&Spec> = self.pools.values().collect();
         let Some(&first) = rng.one_of(&specs) else { return };
         let mut pools = vec![first.name.clone()];
         specs.retain(|spec| spec.interface != first.interface);
-        if rng.chance(30)
+        if rng.chance(30, 100)
             && let Some(second) = rng.one_of(&specs)
         {
             pools.push(second.name.clone());
@@ -464,7 +456,7 @@ impl World {
         self.cluster.nodes.push(node);
     }
 
-    fn claim_of(&self, node: usize, rng: &mut Rng, is_named: bool) -> Claim {
+    fn claim_of(&self, node: usize, rng: &mut Random, is_named: bool) -> Claim {
         let Node { machine, created, pools, is_sticky, .. } = &self.cluster.nodes[node];
         let request = |pool: &String| Request { overflow: self.overflow_of(node, pool), ..Request::of(pool) };
         let mut requests: Vec<Request> = pools.iter().map(request).collect();
@@ -475,7 +467,7 @@ impl World {
             request.addresses.extend(rng.one_of(&addresses.unwrap_or_default()));
         }
         // A machine that claims again keeps its position, even with a later creation time.
-        let created = if rng.chance(20) { created + rng.number(100_000) } else { *created };
+        let created = if rng.chance(20, 100) { created + rng.number(100_000) } else { *created };
         Claim { machine: machine.clone(), created: time(created), requests, sticky: *is_sticky, secret: None }
     }
 
@@ -492,7 +484,7 @@ impl World {
         self.pools.values().filter(is_alike).map(|other| other.name.clone()).collect()
     }
 
-    fn claim(&mut self, node: usize, rng: &mut Rng, is_named: bool) -> Outcome {
+    fn claim(&mut self, node: usize, rng: &mut Random, is_named: bool) -> Outcome {
         let (at, now) = (rng.below(2), self.now());
         let claim = self.claim_of(node, rng, is_named);
         let is_new = self.owned(node).is_empty() && !claim.sticky && !is_named;
@@ -511,7 +503,7 @@ impl World {
         if answer.is_ok() && is_new {
             self.check_overflow(node, &claim)?;
         }
-        if answer.is_ok() && rng.chance(75) {
+        if answer.is_ok() && rng.chance(75, 100) {
             self.boot(node);
         }
         Ok(())
@@ -542,10 +534,10 @@ impl World {
         Ok(())
     }
 
-    fn claim_several(&mut self, unserved: &[usize], rng: &mut Rng) -> Outcome {
+    fn claim_several(&mut self, unserved: &[usize], rng: &mut Random) -> Outcome {
         let (at, now) = (rng.below(2), self.now());
-        let mut nodes: Vec<usize> = unserved.iter().copied().filter(|_| rng.chance(50)).collect();
-        if rng.chance(50) {
+        let mut nodes: Vec<usize> = unserved.iter().copied().filter(|_| rng.chance(50, 100)).collect();
+        if rng.chance(50, 100) {
             nodes.reverse();
         }
         let claims: Vec<Claim> = nodes.iter().map(|node| self.claim_of(*node, rng, false)).collect();
@@ -597,9 +589,9 @@ impl World {
         own.map(|(place, held)| (place.clone(), held.clone())).collect()
     }
 
-    fn release(&mut self, gone: &[usize], rng: &mut Rng) -> Outcome {
+    fn release(&mut self, gone: &[usize], rng: &mut Random) -> Outcome {
         let (at, now) = (rng.below(2), self.now());
-        let mut nodes: Vec<usize> = gone.iter().copied().filter(|_| rng.chance(60)).collect();
+        let mut nodes: Vec<usize> = gone.iter().copied().filter(|_| rng.chance(60, 100)).collect();
         nodes.truncate(1 + rng.below(4));
         let machines: Vec<Machine> = nodes.iter().map(|node| self.cluster.nodes[*node].machine.clone()).collect();
         for machine in &machines {
@@ -610,7 +602,7 @@ impl World {
         self.check(at, &Allowed { released: machines, ..Allowed::default() }, true)
     }
 
-    fn withdraw(&mut self, node: usize, rng: &mut Rng) -> Outcome {
+    fn withdraw(&mut self, node: usize, rng: &mut Random) -> Outcome {
         let at = rng.below(2);
         let machine = self.cluster.nodes[node].machine.clone();
         let withdrawn = self.processes[at].withdraw([&machine]);
@@ -621,7 +613,7 @@ impl World {
         self.check(at, &Allowed::default(), false)
     }
 
-    fn resize(&mut self, specs: Vec<Spec>, renames: &[Rename], rng: &mut Rng) -> Outcome {
+    fn resize(&mut self, specs: Vec<Spec>, renames: &[Rename], rng: &mut Random) -> Outcome {
         let specs: Vec<Spec> = specs.into_iter().filter(|spec| spec.valid().is_some()).collect();
         let (at, now) = (rng.below(2), self.now());
         // A resize serves waiting machines before the new addresses are open. The rules do not know closed addresses, so
@@ -687,11 +679,11 @@ impl World {
         }
     }
 
-    fn rename(&mut self, rng: &mut Rng) -> Outcome {
+    fn rename(&mut self, rng: &mut Random) -> Outcome {
         let specs: Vec<Spec> = self.pools.values().cloned().collect();
         let Some(old) = rng.one_of(&specs) else { return Ok(()) };
         self.named += 1;
-        let mut new = if rng.chance(50) { old.changed(rng) } else { old.clone() };
+        let mut new = if rng.chance(50, 100) { old.changed(rng) } else { old.clone() };
         new.name = format!("clusters/p{}", self.named);
         if new.valid().is_none() {
             return Ok(());
@@ -700,7 +692,7 @@ impl World {
         self.resize(vec![new], &[rename], rng)
     }
 
-    fn remove_pool(&mut self, rng: &mut Rng) -> Outcome {
+    fn remove_pool(&mut self, rng: &mut Random) -> Outcome {
         let names: Vec<String> = self.pools.keys().cloned().collect();
         let Some(name) = rng.one_of(&names) else { return Ok(()) };
         if names.len() < 3 {
@@ -727,7 +719,7 @@ impl World {
     }
 
     /// Returns lists of objects, the time of the fetch if the lists are complete, and a description of the lists.
-    fn lists(&self, rng: &mut Rng) -> (Lists, Option<u64>, &'static str) {
+    fn lists(&self, rng: &mut Random) -> (Lists, Option<u64>, &'static str) {
         match rng.below(10) {
             0 => (self.cluster.lists(Part::WithoutMachines), None, "without machines"),
             1 => (self.cluster.lists(Part::WithoutGuests), None, "without guests"),
@@ -740,7 +732,7 @@ impl World {
         }
     }
 
-    fn rebuild(&mut self, rng: &mut Rng) -> Outcome {
+    fn rebuild(&mut self, rng: &mut Random) -> Outcome {
         let (at, now) = (rng.below(2), self.now());
         let (lists, _, which) = self.lists(rng);
         let inventory = inventory(&lists);
@@ -772,12 +764,12 @@ impl World {
         Ok(())
     }
 
-    fn audit(&mut self, rng: &mut Rng) -> Outcome {
+    fn audit(&mut self, rng: &mut Random) -> Outcome {
         let (at, now) = (rng.below(2), self.now());
         let (lists, fetched, which) = self.lists(rng);
         let is_fresh = fetched == Some(now);
         let inventory = inventory(&lists);
-        let releases = fetched.is_some() && rng.chance(70);
+        let releases = fetched.is_some() && rng.chance(70, 100);
         let known = self.seen.known.clone();
         let options =
             Options { fetched: time(fetched.unwrap_or(0)), release: releases, max_release: Some(100), dry_run: false };

@@ -10,6 +10,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use serde_json::{Map, Value, json};
 
 use super::profiles::{Cidr, DeviceKey, Family, Method, Profile, Profiles};
+use super::random::Random;
 
 /// A document and its meaning.
 pub(crate) struct Case {
@@ -26,9 +27,6 @@ pub(crate) struct DefaultRoute {
     pub(crate) metric: u32,
     pub(crate) via: Option<IpAddr>,
 }
-
-/// The random number generator SplitMix64. Its code is short, and its numbers are the same on every machine.
-pub(crate) struct Random(pub(crate) u64);
 
 struct MachineNetwork {
     /// Links in the order of the document.
@@ -950,41 +948,5 @@ fn spell_services(servers: &[IpAddr], random: &mut Random) -> Vec<Value> {
 fn unknown_keys(object: &mut Map<String, Value>, random: &mut Random) {
     if random.chance(1, 8) {
         object.insert("x-comment".into(), json!({"ip_address": "192.0.2.66", "links": []}));
-    }
-}
-
-// === impl Random ===
-
-impl Random {
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// Returns a number from `least` to `most`, both included. The bias of the remainder is negligible here.
-    pub(crate) fn between(&mut self, least: u64, most: u64) -> u64 {
-        least + self.next() % (most - least + 1)
-    }
-
-    pub(crate) fn chance(&mut self, of: u64, out_of: u64) -> bool {
-        self.next() % out_of < of
-    }
-
-    /// Returns a number from `least` to `most` with probability 1 in `out_of`, and else zero.
-    pub(crate) fn one_in(&mut self, out_of: u64, least: u64, most: u64) -> u64 {
-        if self.chance(1, out_of) { self.between(least, most) } else { 0 }
-    }
-
-    pub(crate) fn pick<'a, T>(&mut self, of: &'a [T]) -> &'a T {
-        &of[self.next() as usize % of.len()]
-    }
-
-    pub(crate) fn shuffle<T>(&mut self, items: &mut [T]) {
-        for last in (1..items.len()).rev() {
-            items.swap(last, self.between(0, last as u64) as usize);
-        }
     }
 }

@@ -12,6 +12,7 @@ pub(crate) mod models;
 pub(crate) mod network_config;
 pub(crate) mod network_manager;
 pub(crate) mod profiles;
+pub(crate) mod random;
 pub(crate) mod shell;
 pub(crate) mod state;
 pub(crate) mod versions;

@@ -6,8 +6,7 @@ use glowplug::network::{
 };
 use pnet_base::MacAddr;
 
-/// The random number generator SplitMix64. Its code is short, and its numbers are the same on every machine.
-struct Random(u64);
+use super::random::Random;
 
 /// Generates the network of a seed. A seed always gives the same network.
 pub(crate) fn model(seed: u64) -> NetworkConfig {
@@ -18,7 +17,8 @@ pub(crate) fn model(seed: u64) -> NetworkConfig {
             0 => Nic::Name(format!("named{at}").parse().unwrap()),
             1 => pattern(at, &links, &mut random),
             kind => {
-                let mac_address = MacAddr::new(0x52, 0x54, random.byte(), random.byte(), random.byte(), at as u8);
+                let mac_address =
+                    MacAddr::new(0x52, 0x54, random.next() as u8, random.next() as u8, random.next() as u8, at as u8);
                 let name = (kind == 2).then(|| format!("lan{at}").parse().unwrap());
                 Nic::MacAddress { mac_address, name }
             }
@@ -68,7 +68,7 @@ pub(crate) fn model(seed: u64) -> NetworkConfig {
             link.mtu = Some(Mtu::try_from(*random.pick(&[1400, 1450, 1500])).unwrap());
         }
         if random.chance(1, 12) && !matches!(link.kind, LinkKind::Nic(Nic::Pattern { .. })) {
-            link.cloned_mac_address = Some(MacAddr::new(2, 0, 0, 0xcc, random.byte(), at as u8));
+            link.cloned_mac_address = Some(MacAddr::new(2, 0, 0, 0xcc, random.next() as u8, at as u8));
         }
     }
     let mut network = NetworkConfig::new(links).unwrap();
@@ -308,37 +308,4 @@ fn route(link: &mut Link, destination: &str, via: &str, random: &mut Random) {
 /// Returns random elements of a list, in the order of the list.
 fn some<T: std::str::FromStr>(of: &[&str], random: &mut Random) -> Vec<Located<T>> {
     of.iter().filter(|_| random.chance(1, 3)).filter_map(|text| Some(text.parse::<T>().ok()?.into())).collect()
-}
-
-// === impl Random ===
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn byte(&mut self) -> u8 {
-        self.next() as u8
-    }
-
-    fn between(&mut self, least: u64, most: u64) -> u64 {
-        least + self.next() % (most - least + 1)
-    }
-
-    fn chance(&mut self, of: u64, out_of: u64) -> bool {
-        self.next() % out_of < of
-    }
-
-    /// Returns, with probability 1 in `out_of`, a number from `least` to `most`.
-    fn maybe(&mut self, out_of: u64, least: u64, most: u64) -> Option<u64> {
-        self.chance(1, out_of).then(|| self.between(least, most))
-    }
-
-    fn pick<'a, T>(&mut self, of: &'a [T]) -> &'a T {
-        &of[self.next() as usize % of.len()]
-    }
 }

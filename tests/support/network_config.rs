@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 use serde_json::{Map, Value, json};
 
-use super::documents::Random;
+use super::random::Random;
 
 struct Device {
     /// Name, by which other devices refer to this device.

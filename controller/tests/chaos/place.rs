@@ -285,7 +285,7 @@ impl Place {
             (1, "overlapping pool deleted"),
         ]);
         let names: Vec<String> = self.desired.lock().unwrap().machines.keys().cloned().collect();
-        let name = random.of(&names).cloned();
+        let name = random.one_of(&names).cloned();
         match (operation, name) {
             ("machine created", _) if names.len() < MACHINES => self.want(Wanted::new(random)),
             ("machine created with network data that a person wrote", _) if names.len() < MACHINES => {
@@ -325,7 +325,7 @@ impl Place {
             ("guest changes its address", _) => {
                 let desired = self.desired.lock().unwrap().machines.clone();
                 let own: Vec<(&String, &Wanted)> = desired.iter().filter(|(_, it)| it.own.is_some()).collect();
-                let Some((name, wanted)) = random.of(&own) else { return };
+                let Some((name, wanted)) = random.one_of(&own) else { return };
                 let Some(address) = self.free_address(wanted.label == 2, random).await else { return };
                 let Some(mut interface) = self.reported(name, "tells the truth").await else { return };
                 interface["ipAddress"] = address.clone().into();
@@ -342,13 +342,13 @@ impl Place {
                 self.restore_address(&address, &pool).await;
             }
             ("claim of a restored IPAddress created", _) => {
-                let Some(restored) = random.of(&self.restored_addresses().await).cloned() else { return };
+                let Some(restored) = random.one_of(&self.restored_addresses().await).cloned() else { return };
                 let spec = json!({"poolRef": restored.data["spec"]["poolRef"]});
                 let claim = object(CLAIM, json!({"metadata": {"name": restored.name_any()}, "spec": spec}));
                 settle(async || self.claims.create(&PostParams::default(), &claim).await).await;
             }
             ("restored IPAddress deleted", _) => {
-                let Some(restored) = random.of(&self.restored_addresses().await).cloned() else { return };
+                let Some(restored) = random.one_of(&self.restored_addresses().await).cloned() else { return };
                 self.delete(&self.addresses, &restored.name_any()).await;
             }
             ("machine deleted", Some(name)) => {
@@ -378,7 +378,7 @@ impl Place {
             }
             ("guest ends after its instance", _) => {
                 let endless: Vec<String> = self.desired.lock().unwrap().endless.iter().cloned().collect();
-                let Some(name) = random.of(&endless) else { return };
+                let Some(name) = random.one_of(&endless) else { return };
                 self.end(name).await;
             }
             ("claim created", _) => {
@@ -447,7 +447,7 @@ impl Place {
             ("snapshot restored", _) => {
                 let snapshots = self.desired.lock().unwrap().snapshots.clone();
                 let names: Vec<&String> = snapshots.keys().collect();
-                let Some(name) = random.of(&names) else { return };
+                let Some(name) = random.one_of(&names) else { return };
                 self.restore(name, &snapshots[*name]).await;
             }
             ("machine stopped", Some(name)) => {
@@ -483,7 +483,7 @@ impl Place {
         let kinds = [&self.machines[0], &self.machines[1], &self.vms, &self.instances, &self.claims];
         let objects = kinds[random.below(kinds.len())].list(&ListParams::default()).await.ok()?;
         let types = objects.types.clone();
-        let mut object = random.of(&objects.items)?.clone();
+        let mut object = random.one_of(&objects.items)?.clone();
         // The objects of a list do not contain their kind, so the kind comes from the kind of the list.
         object.types =
             Some(types).map(|types| TypeMeta { kind: types.kind.trim_end_matches("List").to_owned(), ..types });

@@ -77,7 +77,7 @@ impl Poison {
             (true, json!({"secrets": vec!["x".repeat(200); 2000]})),
             (true, json!({})),
         ];
-        let Some((is_readable, mistake)) = random.of(&mistakes) else { return };
+        let Some((is_readable, mistake)) = random.one_of(&mistakes) else { return };
         let base = |namespace: &str, network: &str, address: &str| {
             json!({
                 "network": network, "address": address, "prefix": 16, "pool": format!("{namespace}/a"),
@@ -88,7 +88,7 @@ impl Poison {
                 "since": "2026-01-01T00:00:00.000000Z",
             })
         };
-        let here = random.of(&[address, no_pool]).cloned().unwrap_or_default();
+        let here = random.one_of(&[address, no_pool]).cloned().unwrap_or_default();
         for (namespace, network, address) in
             [(&*place.namespace, &*place.network, &*here), (WITNESS, NETWORK, &*of_witness)]
         {
@@ -125,13 +125,13 @@ impl Poison {
             lease.data["spec"]["network"] == place.network.as_str() && lease.annotations().is_empty()
         };
         let own: Vec<&DynamicObject> = leases.iter().filter(is_own).collect();
-        let Some(lease) = random.of(&own) else { return };
+        let Some(lease) = random.one_of(&own) else { return };
         let mistakes = [
             json!({"prefix": 128}),
             json!({"holder": {"interface": "eno 101"}}),
             json!({"since": "9999-12-31T23:59:59.000000Z"}),
         ];
-        let Some(mistake) = random.of(&mistakes) else { return };
+        let Some(mistake) = random.one_of(&mistakes) else { return };
         let patch = json!({
             "metadata": {
                 "resourceVersion": lease.resource_version(),

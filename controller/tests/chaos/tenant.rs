@@ -64,16 +64,16 @@ impl Tenant {
     /// Writes, changes or deletes an object. Most requests succeed, but no check depends on the result.
     pub async fn operate(&self, random: &mut Random, victim: &Victim) {
         let kind = victim.object.types.as_ref().map(|types| types.kind.clone()).unwrap_or_default();
-        let kind = random.of(&[kind, "IPAddressClaim".to_owned()]).cloned().unwrap_or_default();
+        let kind = random.one_of(&[kind, "IPAddressClaim".to_owned()]).cloned().unwrap_or_default();
         let networks = [victim.network.clone(), NETWORK.to_owned()];
-        let network = random.of(&networks).cloned().unwrap_or_default();
+        let network = random.one_of(&networks).cloned().unwrap_or_default();
         let finalizers = if random.below(4) == 0 { json!(["tenant.example/stays"]) } else { json!(null) };
         let is_deleted = random.below(4) == 0;
         if random.below(8) == 0 {
             self.write_secret(victim, &kind, is_deleted, &finalizers).await;
         } else {
             let all = objects_of(victim, &kind, &network);
-            let Some((names, content)) = random.of(&all) else { return };
+            let Some((names, content)) = random.one_of(&all) else { return };
             self.write(*names, content.clone(), is_deleted, &finalizers).await;
         }
         count("object of a hostile tenant written");
