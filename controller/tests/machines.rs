@@ -230,25 +230,7 @@ async fn check_history(server: &Server, cluster: &Cluster, hosted: &Hosted) {
     }
 }
 
-#[tokio::test]
-async fn the_next_leader_completes_the_work_after_a_crash_before_each_write() {
-    run_all(Trouble::CrashBefore, run).await;
-}
-
-#[tokio::test]
-async fn the_next_leader_completes_the_work_after_a_crash_right_after_each_write() {
-    run_all(Trouble::CrashAfter, run).await;
-}
-
-#[tokio::test]
-async fn a_lost_response_to_each_write_in_turn_does_not_change_the_result() {
-    run_all(Trouble::LostAnswer, run).await;
-}
-
-#[tokio::test]
-async fn each_write_that_is_refused_once_is_repeated() {
-    run_all(Trouble::Refused, run).await;
-}
+crate::each_write!(run);
 
 #[tokio::test]
 async fn a_crash_before_each_write_of_a_move_to_another_pool_frees_no_address() {

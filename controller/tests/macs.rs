@@ -14,7 +14,7 @@ use crate::support::controller::Controller;
 use crate::support::hosted::provider::PATCH_ANNOTATION;
 use crate::support::hosted::{Hosted, poll};
 use crate::support::server::{Call, Fault, Server};
-use crate::support::trouble::{Trouble, history, run_all, run_script};
+use crate::support::trouble::{Trouble, history, run_script};
 use crate::support::{CONTROLLER, Cluster};
 
 /// Starts a hosted cluster with a MACPool. The first MAC address of the pool ends with octet 0, and the last MAC
@@ -111,25 +111,7 @@ async fn check_history(server: &Server, cluster: &Cluster, hosted: &Hosted) {
     }
 }
 
-#[tokio::test]
-async fn the_next_leader_completes_the_work_after_a_crash_before_each_write() {
-    run_all(Trouble::CrashBefore, run).await;
-}
-
-#[tokio::test]
-async fn the_next_leader_completes_the_work_after_a_crash_right_after_each_write() {
-    run_all(Trouble::CrashAfter, run).await;
-}
-
-#[tokio::test]
-async fn a_lost_response_to_each_write_in_turn_does_not_change_the_result() {
-    run_all(Trouble::LostAnswer, run).await;
-}
-
-#[tokio::test]
-async fn each_write_that_is_refused_once_is_repeated() {
-    run_all(Trouble::Refused, run).await;
-}
+crate::each_write!(run);
 
 #[tokio::test]
 async fn two_leaders_at_once_give_each_machine_one_mac_address() {

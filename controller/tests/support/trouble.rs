@@ -105,6 +105,32 @@ pub async fn run_all(trouble: Trouble, run: impl AsyncFn(Trouble, usize) -> bool
     assert!(next > 20, "{next} runs, expected more than 20: one run for each write of the script");
 }
 
+/// Defines a test for each trouble: [`run_all`] with `run`.
+#[macro_export]
+macro_rules! each_write {
+    ($run:ident) => {
+        #[tokio::test]
+        async fn the_next_leader_completes_the_work_after_a_crash_before_each_write() {
+            $crate::support::trouble::run_all($crate::support::trouble::Trouble::CrashBefore, $run).await;
+        }
+
+        #[tokio::test]
+        async fn the_next_leader_completes_the_work_after_a_crash_right_after_each_write() {
+            $crate::support::trouble::run_all($crate::support::trouble::Trouble::CrashAfter, $run).await;
+        }
+
+        #[tokio::test]
+        async fn a_lost_response_to_each_write_in_turn_does_not_change_the_result() {
+            $crate::support::trouble::run_all($crate::support::trouble::Trouble::LostAnswer, $run).await;
+        }
+
+        #[tokio::test]
+        async fn each_write_that_is_refused_once_is_repeated() {
+            $crate::support::trouble::run_all($crate::support::trouble::Trouble::Refused, $run).await;
+        }
+    };
+}
+
 /// Reads the history of the objects of a kind, in order: version, whether the object is deleted, and the object.
 pub async fn history(server: &Server, client: Client, path: &str) -> Vec<(u64, bool, Value)> {
     let path = format!("{path}?watch=1&resourceVersion=1&allowWatchBookmarks=true");
