@@ -15,7 +15,6 @@ use crate::support::hosted::definitions::{INSTANCE, VIRTUAL_MACHINE, resource};
 use crate::support::hosted::provider::object;
 use crate::support::hosted::{Hosted, poll};
 use crate::support::replica::configurations;
-use crate::support::server::Server;
 use crate::support::{CONTROLLER, Cluster, start_server};
 
 const MUTATING: &str = "MutatingWebhookConfiguration";
@@ -234,8 +233,7 @@ async fn a_subresource_is_reviewed_only_if_a_rule_names_it() {
 
 #[tokio::test]
 async fn an_admission_review_contains_the_groups_of_a_service_account() {
-    let server = Server::start().await;
-    let cluster = Cluster::of(&server).await;
+    let (_server, cluster) = start_server().await;
     let hook = Hook::allowing().await;
     let rules = json!([{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["secrets"]}]);
     hook.configure(&cluster, VALIDATING, "a", &json!({"rules": rules})).await.unwrap();

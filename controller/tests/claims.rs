@@ -18,7 +18,7 @@ use crate::support::controller::{Controller, Site, create, until};
 use crate::support::hosted::poll;
 use crate::support::server::{Fault, Server};
 use crate::support::trouble::{Trouble, history, run_script};
-use crate::support::{CONTROLLER, Cluster};
+use crate::support::{CONTROLLER, Cluster, start_server};
 
 /// Runs each step in the life of a claim: it gets an address, waits for an address, gets a released address, and is
 /// deleted.
@@ -38,8 +38,7 @@ async fn script(site: &Site) {
 /// Runs the script with a failure at the n-th write of the controller. Returns whether the controller has made the n-th
 /// write.
 async fn run(trouble: Trouble, n: usize) -> bool {
-    let server = Server::start().await;
-    let cluster = Cluster::of(&server).await;
+    let (server, cluster) = start_server().await;
     let site = Site::new(&cluster).await;
     site.pool("p", &["10.0.0.8/32"]).await;
     let came = run_script(&server, trouble, n, || Controller::start(&cluster, &site), script(&site)).await;
@@ -83,8 +82,7 @@ crate::each_write!(run);
 
 #[tokio::test]
 async fn two_leaders_at_once_give_each_claim_one_address() {
-    let server = Server::start().await;
-    let cluster = Cluster::of(&server).await;
+    let (server, cluster) = start_server().await;
     let site = Site::new(&cluster).await;
     site.pool("p", &["10.0.1.0/24"]).await;
     let leaders = [(); 2].map(|()| Controller::start(&cluster, &site));
@@ -115,8 +113,7 @@ async fn two_leaders_at_once_give_each_claim_one_address() {
 
 #[tokio::test]
 async fn claims_are_served_if_the_cluster_has_only_v1beta1_of_cluster_api() {
-    let server = Server::start().await;
-    let cluster = Cluster::of(&server).await;
+    let (_server, cluster) = start_server().await;
     let definitions: Api<CustomResourceDefinition> = Api::all(cluster.client());
     for definition in definitions_of(&["v1beta1"]) {
         let name = definition.metadata.name.clone().unwrap();
@@ -144,8 +141,7 @@ async fn claims_are_served_if_the_cluster_has_only_v1beta1_of_cluster_api() {
 
 #[tokio::test]
 async fn a_leader_without_the_kinds_of_cluster_api_is_ready() {
-    let server = Server::start().await;
-    let cluster = Cluster::of(&server).await;
+    let (_server, cluster) = start_server().await;
     let definitions: Api<CustomResourceDefinition> = Api::all(cluster.client());
     for definition in definitions_of(&["v1beta2"]) {
         definitions.delete(&definition.metadata.name.unwrap(), &DeleteParams::default()).await.unwrap();
@@ -156,8 +152,7 @@ async fn a_leader_without_the_kinds_of_cluster_api_is_ready() {
 
 #[tokio::test]
 async fn a_claim_whose_kind_seems_not_to_be_served_keeps_its_address() {
-    let server = Server::start().await;
-    let cluster = Cluster::of(&server).await;
+    let (server, cluster) = start_server().await;
     let site = Site::new(&cluster).await;
     site.pool("p", &["10.0.0.8/32"]).await;
     let _leader = Controller::start(&cluster, &site);
@@ -197,8 +192,7 @@ async fn restored(site: &Site) -> Value {
 
 #[tokio::test]
 async fn the_address_of_an_ipaddress_without_a_claim_stays_reserved_when_a_leader_starts() {
-    let server = Server::start().await;
-    let cluster = Cluster::of(&server).await;
+    let (server, cluster) = start_server().await;
     let site = Site::new(&cluster).await;
     let restored = restored(&site).await;
     create(&site.addresses, restored).await;
@@ -221,8 +215,7 @@ async fn the_address_of_an_ipaddress_without_a_claim_stays_reserved_when_a_leade
 /// After the deletion of the first IPAddress, the leader reads the second IPAddress, which has the same name.
 #[tokio::test]
 async fn an_address_stays_reserved_when_a_second_ipaddress_without_a_claim_replaces_the_first() {
-    let server = Server::start().await;
-    let cluster = Cluster::of(&server).await;
+    let (server, cluster) = start_server().await;
     let site = Site::new(&cluster).await;
     let restored = restored(&site).await;
     create(&site.addresses, restored.clone()).await;

@@ -20,12 +20,11 @@ use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, Patch,
 use kube::runtime::wait::await_condition;
 use serde_json::{Value, json};
 
-use support::Cluster;
 use support::controller::{Controller, Site};
 use support::hosted::provider::PATCH_ANNOTATION;
 use support::hosted::{Hosted, USER_DATA, poll};
 use support::installed::Installed;
-use support::server::Server;
+use support::{Cluster, start_server};
 
 /// A column of a table: its name, and the path of its value.
 type Column = (String, String);
@@ -40,8 +39,7 @@ struct Machine {
 
 #[tokio::main]
 async fn main() {
-    let server = Server::start().await;
-    let cluster = Cluster::of(&server).await;
+    let (_server, cluster) = start_server().await;
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.as_slice() {
         [uuid, mac, user_data, drive] => {

@@ -7,11 +7,11 @@ use futures::StreamExt;
 use futures::stream;
 use serde_json::{Value, json};
 
-use crate::support::Cluster;
 use crate::support::controller::Controller;
 use crate::support::ipam_claims::Tenant;
 use crate::support::server::Server;
 use crate::support::trouble::{Trouble, history, run_script};
+use crate::support::{Cluster, start_server};
 
 /// Runs each step in the life of a claim: it gets addresses, waits for addresses, gets released addresses, and is
 /// deleted.
@@ -32,8 +32,7 @@ async fn script(tenant: &Tenant) {
 /// Runs the script with a failure at the n-th write of the controller. Returns whether the controller has made the n-th
 /// write.
 async fn run(trouble: Trouble, n: usize) -> bool {
-    let server = Server::start().await;
-    let cluster = Cluster::of(&server).await;
+    let (server, cluster) = start_server().await;
     let tenant = Tenant::new(&cluster).await;
     tenant.pool(&["10.0.0.8/32", "fd00::8/128"]).await;
     let lead = || Controller::start(&cluster, &tenant.site);
@@ -74,8 +73,7 @@ crate::each_write!(run);
 
 #[tokio::test]
 async fn two_leaders_at_once_give_each_claim_one_address() {
-    let server = Server::start().await;
-    let cluster = Cluster::of(&server).await;
+    let (server, cluster) = start_server().await;
     let tenant = Tenant::new(&cluster).await;
     tenant.pool(&["10.0.1.0/24"]).await;
     let leaders = [(); 2].map(|()| Controller::start(&cluster, &tenant.site));

@@ -28,7 +28,7 @@ use crate::support::installed::{Installed, labels};
 use crate::support::ipam_claims::{NETWORK, Tenant};
 use crate::support::replica::Replica;
 use crate::support::server::{Call, Fault, Server};
-use crate::support::{CONTROLLER, Cluster};
+use crate::support::{CONTROLLER, Cluster, start_server};
 
 const ANNOTATION: &str = "kubevirt.cluster.x-k8s.io/allocated-ip-eno101";
 
@@ -232,8 +232,7 @@ async fn a_machine_that_waits_leaves_the_queue_if_no_pool_selects_it_when_a_kind
 
 #[tokio::test]
 async fn a_virtual_machine_holds_its_address_itself_if_its_kubevirt_machine_is_in_another_cluster() {
-    let server = Server::start().await;
-    let cluster = Cluster::of(&server).await;
+    let (_server, cluster) = start_server().await;
     let hosted = Hosted::plain(&cluster).await;
     create_pool(&hosted, &["10.0.0.8/31"]).await;
     let mut installed = Installed::start(&cluster).await;
@@ -298,8 +297,7 @@ async fn a_pool_that_names_a_node_pool_serves_machines_as_soon_as_hypershift_is_
 
 #[tokio::test]
 async fn a_new_leader_serves_claims_and_machines_while_node_pools_cannot_be_listed() {
-    let server = Server::start().await;
-    let cluster = Cluster::of(&server).await;
+    let (server, cluster) = start_server().await;
     let site = Site::new(&cluster).await;
     site.pool("p", &["10.0.0.8/31"]).await;
     let hosted = Hosted::new(&cluster).await;
@@ -329,8 +327,7 @@ async fn a_new_leader_serves_claims_and_machines_while_node_pools_cannot_be_list
 
 #[tokio::test]
 async fn a_node_pool_configuration_that_overlaps_a_pool_becomes_a_pool_after_that_pool_is_gone() {
-    let server = Server::start().await;
-    let cluster = Cluster::of(&server).await;
+    let (_server, cluster) = start_server().await;
     let hosted = Hosted::new(&cluster).await;
     hosted.node_pool("workers", 0, &json!({})).await;
     hosted.set_bootstrap_network_config("workers").await;

@@ -32,7 +32,7 @@ use crate::support::scenarios::network_data::until_next_second;
 use crate::support::server::{Call, Fault, Server};
 use crate::support::sources::OtherProvider;
 use crate::support::trouble::{Trouble, history, run_all, run_script};
-use crate::support::{CONTROLLER, Cluster};
+use crate::support::{CONTROLLER, Cluster, start_server};
 
 /// Annotation with the address of an interface.
 const ANNOTATION: &str = "kubevirt.cluster.x-k8s.io/allocated-ip-eno101";
@@ -49,8 +49,7 @@ pub(crate) async fn hosted(cluster: &Cluster, addresses: &[&str]) -> Hosted {
 
 #[tokio::test]
 async fn a_rejected_machine_is_not_counted_as_waiting_after_its_pool_grew_even_if_its_passes_fail() {
-    let server = Server::start().await;
-    let cluster = Cluster::of(&server).await;
+    let (server, cluster) = start_server().await;
     let hosted = Hosted::new(&cluster).await;
     hosted.node_pool("workers", 0, &json!({})).await;
     hosted.pool("workers", &["10.0.0.8/32"]).await;
@@ -125,8 +124,7 @@ async fn script_with_provider(hosted: &Hosted, provider: &OtherProvider) {
 /// Runs the script with a failure at the n-th write of the controller. Returns whether the controller has made the n-th
 /// write.
 async fn run(trouble: Trouble, n: usize) -> bool {
-    let server = Server::start().await;
-    let cluster = Cluster::of(&server).await;
+    let (server, cluster) = start_server().await;
     let hosted = hosted(&cluster, &["10.0.0.8/32"]).await;
     let came = run_script(&server, trouble, n, || lead(&cluster), script(&hosted)).await;
     check_history(&server, &cluster, &hosted).await;
@@ -136,8 +134,7 @@ async fn run(trouble: Trouble, n: usize) -> bool {
 /// Runs the script with another provider, and with a failure at the n-th write of the controller. Returns whether the
 /// controller has made the n-th write.
 async fn run_with_provider(trouble: Trouble, n: usize) -> bool {
-    let server = Server::start().await;
-    let cluster = Cluster::of(&server).await;
+    let (server, cluster) = start_server().await;
     let hosted = hosted_with_provider(&cluster).await;
     let provider = OtherProvider::start(&hosted.client, &hosted.namespace, &["10.0.0.8"]);
     let script = script_with_provider(&hosted, &provider);
@@ -172,8 +169,7 @@ async fn script_of_a_move(hosted: &Hosted) {
 /// Runs the move with a failure at the n-th write of the controller. Returns whether the controller has made the n-th
 /// write.
 async fn run_move(trouble: Trouble, n: usize) -> bool {
-    let server = Server::start().await;
-    let cluster = Cluster::of(&server).await;
+    let (server, cluster) = start_server().await;
     let hosted = hosted(&cluster, &["10.0.0.8/32"]).await;
     let others =
         StaticIPPool::new("others", PoolSpec { node_pool_ref: None, ..hosted.spec("workers", &["10.0.0.9/32"]) });
@@ -270,8 +266,7 @@ async fn with_another_provider_each_write_that_is_refused_once_is_repeated() {
 
 #[tokio::test]
 async fn two_leaders_at_once_give_each_machine_one_address() {
-    let server = Server::start().await;
-    let cluster = Cluster::of(&server).await;
+    let (server, cluster) = start_server().await;
     let hosted = hosted(&cluster, &["10.0.1.0/24"]).await;
     let _leaders = [(); 2].map(|()| lead(&cluster));
     hosted.scale("workers", 30).await;
@@ -292,8 +287,7 @@ async fn two_leaders_at_once_give_each_machine_one_address() {
 
 #[tokio::test]
 async fn a_failed_read_of_the_objects_of_a_machine_releases_no_address() {
-    let server = Server::start().await;
-    let cluster = Cluster::of(&server).await;
+    let (server, cluster) = start_server().await;
     let hosted = hosted(&cluster, &["10.0.0.8/30"]).await;
     let _leader = lead(&cluster);
     hosted.scale("workers", 3).await;
@@ -392,8 +386,7 @@ async fn pause_at(
 
 #[tokio::test]
 async fn a_leader_writes_the_secret_of_a_machine_that_its_watch_has_not_reported_yet() {
-    let server = Server::start().await;
-    let cluster = Cluster::of(&server).await;
+    let (server, cluster) = start_server().await;
     let hosted = hosted(&cluster, &["10.0.0.8/32"]).await;
     let paused = lead_paused(&cluster).await;
     let [never, recorded] = [0; 2].map(|permits| Arc::new(Semaphore::new(permits)));
@@ -420,8 +413,7 @@ async fn a_leader_writes_the_secret_of_a_machine_that_its_watch_has_not_reported
 /// holder. The user also has a KubevirtMachine whose template names the namespace of a hosted cluster.
 #[tokio::test]
 async fn objects_of_another_namespace_do_not_keep_a_machine_from_getting_an_address() {
-    let server = Server::start().await;
-    let cluster = Cluster::of(&server).await;
+    let (_server, cluster) = start_server().await;
     let hosted = hosted(&cluster, &["10.0.0.8/31"]).await;
     let other = Hosted::plain(&cluster).await;
     other.kubevirt.be_late();
@@ -504,8 +496,7 @@ pub(crate) async fn create_machine_elsewhere(cluster: &Cluster, hosted: &Hosted,
 
 #[tokio::test]
 async fn the_next_leader_keeps_the_address_of_an_orphaned_guest_of_a_machine_in_another_namespace() {
-    let server = Server::start().await;
-    let cluster = Cluster::of(&server).await;
+    let (server, cluster) = start_server().await;
     let hosted = hosted(&cluster, &["10.0.0.8/32"]).await;
     let machines = create_machine_elsewhere(&cluster, &hosted, "w").await;
     let first = lead(&cluster);
@@ -539,8 +530,7 @@ async fn the_next_leader_keeps_the_address_of_an_orphaned_guest_of_a_machine_in_
 
 #[tokio::test]
 async fn the_secret_of_a_machine_whose_other_objects_are_gone_is_deleted_before_its_lease_ends() {
-    let server = Server::start().await;
-    let cluster = Cluster::of(&server).await;
+    let (server, cluster) = start_server().await;
     let hosted = hosted(&cluster, &["10.0.0.8/32"]).await;
     let machines = create_machine_elsewhere(&cluster, &hosted, "w").await;
     let first = lead(&cluster);
@@ -576,8 +566,7 @@ pub(crate) async fn write_lease(cluster: &Cluster, hosted: &Hosted, address: &st
 #[tokio::test]
 async fn a_lease_that_arrives_after_its_holder_is_gone_is_released() {
     for kind in ["KubevirtMachine", "VirtualMachine", "IPAddressClaim"] {
-        let server = Server::start().await;
-        let cluster = Cluster::of(&server).await;
+        let (_server, cluster) = start_server().await;
         let hosted = hosted(&cluster, &["10.0.0.8/32"]).await;
         let mut leader = lead(&cluster);
         leader.until_ready().await;
@@ -589,8 +578,7 @@ async fn a_lease_that_arrives_after_its_holder_is_gone_is_released() {
 
 #[tokio::test]
 async fn no_pass_reads_an_object_of_another_namespace() {
-    let server = Server::start().await;
-    let cluster = Cluster::of(&server).await;
+    let (server, cluster) = start_server().await;
     let hosted = hosted(&cluster, &["10.0.0.8/30"]).await;
     let other = cluster.namespace().await;
     // The holder in this lease is a KubevirtMachine of the other namespace. Its VirtualMachine is in the namespace of
@@ -670,8 +658,7 @@ async fn check_that_the_claim_waits(server: &Server, hosted: &Hosted, site: &Sit
 
 #[tokio::test]
 async fn a_leader_allocates_nothing_before_it_has_read_a_secret_that_alone_records_an_address() {
-    let server = Server::start().await;
-    let cluster = Cluster::of(&server).await;
+    let (server, cluster) = start_server().await;
     let (hosted, secret) = recorded_only_in_a_secret(&cluster).await;
     let site = Site::of(&cluster, &hosted.clusters, "v1beta2");
     site.claim("x", &json!({"spec": {"poolRef": {"name": "workers"}}})).await;
@@ -682,8 +669,7 @@ async fn a_leader_allocates_nothing_before_it_has_read_a_secret_that_alone_recor
 
 #[tokio::test]
 async fn a_pool_that_is_created_again_allocates_nothing_before_a_secret_that_alone_records_an_address_is_read() {
-    let server = Server::start().await;
-    let cluster = Cluster::of(&server).await;
+    let (server, cluster) = start_server().await;
     let (hosted, secret) = recorded_only_in_a_secret(&cluster).await;
     let free = Patch::Merge(json!({"metadata": {"finalizers": null}}));
     hosted.pools.patch("workers", &PatchParams::default(), &free).await.unwrap();
@@ -699,8 +685,7 @@ async fn a_pool_that_is_created_again_allocates_nothing_before_a_secret_that_alo
 
 #[tokio::test]
 async fn a_machine_whose_secret_the_api_server_refuses_has_an_event_and_gets_the_secret_later() {
-    let server = Server::start().await;
-    let cluster = Cluster::of(&server).await;
+    let (server, cluster) = start_server().await;
     let hosted = hosted(&cluster, &["10.0.0.8/32"]).await;
     let is_secret = |call: &Call| (call.verb, &*call.plural) == ("create", "secrets");
     server.set_faults(move |call| if is_secret(call) { Fault::Status(403) } else { Fault::None });
@@ -726,8 +711,7 @@ async fn a_machine_whose_secret_the_api_server_refuses_has_an_event_and_gets_the
 #[tokio::test]
 async fn a_refused_patch_of_a_virtual_machine_ends_the_pass() {
     for code in [409, 422] {
-        let server = Server::start().await;
-        let cluster = Cluster::of(&server).await;
+        let (server, cluster) = start_server().await;
         let hosted = hosted(&cluster, &["10.0.0.8/32"]).await;
         let is_patch =
             |call: &Call| (&*call.user, call.verb, &*call.plural) == (CONTROLLER, "patch", "virtualmachines");
@@ -752,8 +736,7 @@ async fn a_refused_patch_of_a_virtual_machine_ends_the_pass() {
 /// A lease that version 0.2.0 wrote for a KubevirtMachine also names the namespace of the VirtualMachine.
 #[tokio::test]
 async fn a_lease_that_0_2_0_wrote_is_kept_while_its_virtual_machine_in_another_namespace_exists() {
-    let server = Server::start().await;
-    let cluster = Cluster::of(&server).await;
+    let (server, cluster) = start_server().await;
     let hosted = hosted(&cluster, &["10.0.0.8/31"]).await;
     let mut leader = lead(&cluster);
     leader.until_ready().await;
@@ -794,8 +777,7 @@ pub(crate) async fn write_earlier_lease(cluster: &Cluster, hosted: &Hosted, addr
 /// The KubevirtMachine has no annotations of version 0.2.0, so only the Secret records the address.
 #[tokio::test]
 async fn after_the_loss_of_all_leases_an_address_that_only_a_secret_records_is_not_allocated() {
-    let server = Server::start().await;
-    let cluster = Cluster::of(&server).await;
+    let (_server, cluster) = start_server().await;
     let hosted = hosted(&cluster, &["10.0.0.8/31"]).await;
     create_machine_elsewhere(&cluster, &hosted, "w").await;
     write_earlier_lease(&cluster, &hosted, "10.0.0.8").await;
@@ -820,8 +802,7 @@ async fn after_the_loss_of_all_leases_an_address_that_only_a_secret_records_is_n
 /// machine.
 #[tokio::test]
 async fn a_forged_claim_that_names_a_machine_of_its_namespace_releases_no_address() {
-    let server = Server::start().await;
-    let cluster = Cluster::of(&server).await;
+    let (_server, cluster) = start_server().await;
     let hosted = hosted(&cluster, &["10.0.0.8/31"]).await;
     create_machine_elsewhere(&cluster, &hosted, "w").await;
     let holder = write_earlier_lease(&cluster, &hosted, "10.0.0.8").await;
@@ -847,8 +828,7 @@ async fn a_forged_claim_that_names_a_machine_of_its_namespace_releases_no_addres
 
 #[tokio::test]
 async fn a_leader_deletes_the_claim_of_a_machine_that_was_deleted_while_no_leader_ran() {
-    let server = Server::start().await;
-    let cluster = Cluster::of(&server).await;
+    let (_server, cluster) = start_server().await;
     let hosted = hosted_with_provider(&cluster).await;
     let provider = OtherProvider::start(&hosted.client, &hosted.namespace, &[]);
     let machines = create_machine_elsewhere(&cluster, &hosted, "w").await;
@@ -891,8 +871,7 @@ async fn release_of_w(server: &Server, client: Client) -> u64 {
 
 #[tokio::test]
 async fn an_orphaned_guest_keeps_its_secret_and_its_address_until_it_ends() {
-    let server = Server::start().await;
-    let cluster = Cluster::of(&server).await;
+    let (server, cluster) = start_server().await;
     let hosted = hosted(&cluster, &["10.0.0.8/32"]).await;
     let secret_of_w = create_vm(&hosted, "w").await;
     let _leader = lead(&cluster);
@@ -928,8 +907,7 @@ async fn an_orphaned_guest_keeps_its_secret_and_its_address_until_it_ends() {
 
 #[tokio::test]
 async fn a_secret_of_another_author_does_not_reserve_the_address_of_a_deleted_machine() {
-    let server = Server::start().await;
-    let cluster = Cluster::of(&server).await;
+    let (_server, cluster) = start_server().await;
     let hosted = hosted(&cluster, &["10.0.0.8/32"]).await;
     let name = create_vm(&hosted, "w").await;
     let _leader = lead(&cluster);
@@ -949,8 +927,7 @@ async fn a_secret_of_another_author_does_not_reserve_the_address_of_a_deleted_ma
 #[tokio::test]
 async fn a_late_secret_is_never_read_by_a_later_machine_of_the_same_name() {
     for fault in [Fault::Hold, Fault::HoldAndLose] {
-        let server = Server::start().await;
-        let cluster = Cluster::of(&server).await;
+        let (server, cluster) = start_server().await;
         let hosted = hosted(&cluster, &["10.0.0.8/32"]).await;
         let is_last = |call: &Call| call.verb == "create" && call.plural == "secrets";
         let (paused, _other, gate, late) = pause_at((&server, &cluster, &hosted), is_last, fault).await;
@@ -993,8 +970,7 @@ async fn settled(cluster: &Cluster, hosted: &Hosted) {
 
 #[tokio::test]
 async fn a_new_leader_reads_only_the_secret_of_a_machine_whose_records_are_incomplete() {
-    let server = Server::start().await;
-    let cluster = Cluster::of(&server).await;
+    let (server, cluster) = start_server().await;
     let hosted = hosted(&cluster, &["10.0.0.8/29"]).await;
     settled(&cluster, &hosted).await;
     // `x` has lost an annotation. Its name sorts last, so when a new leader has restored the annotation, the leader has
@@ -1012,8 +988,7 @@ async fn a_new_leader_reads_only_the_secret_of_a_machine_whose_records_are_incom
 
 #[tokio::test]
 async fn a_secret_that_is_deleted_while_no_leader_runs_is_written_again_when_its_guest_starts() {
-    let server = Server::start().await;
-    let cluster = Cluster::of(&server).await;
+    let (_server, cluster) = start_server().await;
     let hosted = hosted(&cluster, &["10.0.0.8/29"]).await;
     settled(&cluster, &hosted).await;
     let held = hosted.held().await;
@@ -1037,8 +1012,7 @@ async fn a_secret_that_is_deleted_while_no_leader_runs_is_written_again_when_its
 /// which may be the only record of an address.
 #[tokio::test]
 async fn a_copied_digest_of_a_secret_moves_no_address_of_a_running_guest() {
-    let server = Server::start().await;
-    let cluster = Cluster::of(&server).await;
+    let (_server, cluster) = start_server().await;
     let hosted = hosted(&cluster, &["10.0.0.8/29"]).await;
     settled(&cluster, &hosted).await;
     let held = hosted.held().await;
@@ -1061,8 +1035,7 @@ async fn a_copied_digest_of_a_secret_moves_no_address_of_a_running_guest() {
 
 #[tokio::test]
 async fn the_next_leader_writes_the_secrets_and_digests_for_a_pool_that_changed_while_no_leader_ran() {
-    let server = Server::start().await;
-    let cluster = Cluster::of(&server).await;
+    let (_server, cluster) = start_server().await;
     let hosted = hosted(&cluster, &["10.0.0.8/29"]).await;
     settled(&cluster, &hosted).await;
     let before = hosted.vms.get("w").await.unwrap().annotations()[DIGEST].clone();
@@ -1090,8 +1063,7 @@ async fn the_next_leader_writes_the_secrets_and_digests_for_a_pool_that_changed_
 
 #[tokio::test]
 async fn a_new_machine_does_not_wait_until_the_records_of_other_machines_are_repaired() {
-    let server = Server::start().await;
-    let cluster = Cluster::of(&server).await;
+    let (server, cluster) = start_server().await;
     let hosted = hosted(&cluster, &["10.0.0.8-10.0.0.200"]).await;
     let first = lead(&cluster);
     // The number of machines is larger than the number of passes that can run at the same time.
@@ -1133,8 +1105,7 @@ async fn a_new_machine_does_not_wait_until_the_records_of_other_machines_are_rep
 /// the new pools. No webhook is called here, as in a namespace without a pool.
 #[tokio::test]
 async fn a_leader_that_uses_older_pools_than_the_webhooks_does_not_change_a_deselected_machine() {
-    let server = Server::start().await;
-    let cluster = Cluster::of(&server).await;
+    let (server, cluster) = start_server().await;
     let hosted = Hosted::plain(&cluster).await;
     let selector = |label: &str| json!({"matchLabels": {"pool": label}});
     let pool = async |name: &str, address: &str| {

@@ -15,7 +15,7 @@ use crate::support::hosted::provider::PATCH_ANNOTATION;
 use crate::support::hosted::{Hosted, poll};
 use crate::support::server::{Call, Fault, Server};
 use crate::support::trouble::{Trouble, history, run_script};
-use crate::support::{CONTROLLER, Cluster};
+use crate::support::{CONTROLLER, Cluster, start_server};
 
 /// Starts a hosted cluster with a MACPool. The first MAC address of the pool ends with octet 0, and the last MAC
 /// address ends with octet `last`. The stand-in of KubeVirt waits for the MAC addresses.
@@ -73,8 +73,7 @@ async fn script(hosted: &Hosted) {
 /// Runs the script with a failure at the n-th write of the controller. Returns whether the controller has made the n-th
 /// write.
 async fn run(trouble: Trouble, n: usize) -> bool {
-    let server = Server::start().await;
-    let cluster = Cluster::of(&server).await;
+    let (server, cluster) = start_server().await;
     let hosted = hosted(&cluster, 0).await;
     let came = run_script(&server, trouble, n, || Controller::of(&cluster, ""), script(&hosted)).await;
     check_history(&server, &cluster, &hosted).await;
@@ -115,8 +114,7 @@ crate::each_write!(run);
 
 #[tokio::test]
 async fn two_leaders_at_once_give_each_machine_one_mac_address() {
-    let server = Server::start().await;
-    let cluster = Cluster::of(&server).await;
+    let (server, cluster) = start_server().await;
     let hosted = hosted(&cluster, 0xff).await;
     let _leaders = [(); 2].map(|()| Controller::of(&cluster, ""));
     hosted.scale("workers", 30).await;
@@ -136,8 +134,7 @@ async fn two_leaders_at_once_give_each_machine_one_mac_address() {
 /// Runs two machines while the API server refuses requests about the first one with this status code. Returns the note
 /// of the event of the first machine, and the MAC addresses of the second and the first machine.
 async fn refuse(code: u16, is_refused: fn(&Call) -> bool) -> (String, [String; 2]) {
-    let server = Server::start().await;
-    let cluster = Cluster::of(&server).await;
+    let (server, cluster) = start_server().await;
     let hosted = hosted(&cluster, 0x0f).await;
     let _leader = Controller::of(&cluster, "");
     server.set_faults(move |call| match call.user == CONTROLLER && is_refused(call) {
@@ -177,8 +174,7 @@ async fn a_machine_whose_lease_a_webhook_refuses_has_an_event_and_other_machines
 
 #[tokio::test]
 async fn a_released_lease_that_is_not_needed_is_deleted_unless_another_leader_has_written_it_meanwhile() {
-    let server = Server::start().await;
-    let cluster = Cluster::of(&server).await;
+    let (server, cluster) = start_server().await;
     let hosted = hosted(&cluster, 0x0f).await;
     let leases: Api<StaticIPLease> = Api::all(cluster.client());
     for (octet, name, day) in [(1, "w", 1), (2, "w", 2), (3, "v", 1), (4, "v", 2)] {

@@ -14,7 +14,7 @@ use crate::support::controller::Controller;
 use crate::support::hosted::Hosted;
 use crate::support::leader::{Work, claim, machine, stored};
 use crate::support::server::{Fault, Server};
-use crate::support::{CONTROLLER, Cluster};
+use crate::support::{CONTROLLER, Cluster, start_server};
 
 const NETWORK: &str = "infra/vlan10";
 
@@ -67,8 +67,7 @@ async fn after_a_crash_at_each_write_the_next_process_finishes_the_work_on_the_p
     for n in 0.. {
         let mut has_crashed = false;
         for is_done in [false, true] {
-            let server = Server::start().await;
-            let cluster = Cluster::of(&server).await;
+            let (server, cluster) = start_server().await;
             let spec = PoolSpec {
                 network: NETWORK.to_owned(),
                 addresses: vec!["10.0.0.8/32".to_owned()],
@@ -127,8 +126,7 @@ fn pause_before_deletion(server: &Server) -> (Arc<Semaphore>, Arc<Notify>) {
 
 #[tokio::test]
 async fn a_derived_pool_is_deleted_although_the_pool_changes_before_the_deletion() {
-    let server = Server::start().await;
-    let cluster = Cluster::of(&server).await;
+    let (server, cluster) = start_server().await;
     let hosted = Hosted::new(&cluster).await;
     hosted.node_pool("workers", 0, &json!({})).await;
     hosted.set_bootstrap_network_config("workers").await;
@@ -147,8 +145,7 @@ async fn a_derived_pool_is_deleted_although_the_pool_changes_before_the_deletion
 
 #[tokio::test]
 async fn a_derived_pool_stays_if_its_node_pool_has_the_configuration_again_before_the_deletion() {
-    let server = Server::start().await;
-    let cluster = Cluster::of(&server).await;
+    let (server, cluster) = start_server().await;
     let hosted = Hosted::new(&cluster).await;
     hosted.node_pool("workers", 0, &json!({})).await;
     hosted.set_bootstrap_network_config("workers").await;

@@ -93,8 +93,7 @@ async fn leaders_of_two_versions_take_over_from_each_other_and_keep_members_of_t
 /// A leader of version 0.2.0 recorded the KubevirtMachine as the holder. This version records the VirtualMachine.
 #[tokio::test]
 async fn a_lease_of_0_2_0_for_a_machine_in_another_namespace_is_kept_until_its_guest_has_ended() {
-    let server = Server::start().await;
-    let cluster = Cluster::of(&server).await;
+    let (server, cluster) = start_server().await;
     let hosted = hosted(&cluster, &["10.0.0.8/30"]).await;
     let machines = create_machine_elsewhere(&cluster, &hosted, "w").await;
     let mut recorded = write_earlier_lease(&cluster, &hosted, "10.0.0.9").await;

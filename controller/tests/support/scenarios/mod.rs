@@ -60,8 +60,7 @@ macro_rules! scenarios {
 
         mod in_process {
             $(#[tokio::test] async fn $name() {
-                let server = crate::support::server::Server::start().await;
-                let cluster = crate::support::Cluster::of(&server).await;
+                let (server, cluster) = crate::support::start_server().await;
                 let scenario = tokio::time::timeout(super::LONGEST, super::$module::$name(&cluster));
                 scenario.await.expect("the scenario ends");
                 crate::support::rights::check_rights(server.take_calls());
