@@ -494,11 +494,9 @@ mod tests {
 
     use super::super::decision::decide;
     use super::*;
+    use crate::cluster::key::key;
+    use crate::cluster::object::object;
     use crate::kinds::cluster_api::{ADDRESS_FINALIZER, MOVED_ANNOTATION};
-
-    fn object(value: Value) -> Object {
-        serde_json::from_value(value).unwrap()
-    }
 
     fn claim(name: &str, uid: &str, version: u64) -> Object {
         let pool = json!({"apiGroup": "ipam.glowplug.dev", "kind": "StaticIPPool", "name": "p"});
@@ -514,10 +512,6 @@ mod tests {
             "metadata": {"namespace": "n", "name": name, "resourceVersion": version.to_string()},
             "spec": {"poolRef": pool, "claimRef": {"name": name}, "address": "10.0.0.8", "prefix": 24},
         }))
-    }
-
-    fn key(name: &str) -> Key {
-        Key { namespace: "n".to_owned(), name: name.to_owned() }
     }
 
     fn index() -> KnownClaims {

@@ -24,6 +24,12 @@ pub struct PoolId {
     pub name: String,
 }
 
+/// The key of an object in the namespace `n` of a unit test.
+#[cfg(test)]
+pub(crate) fn key(name: &str) -> Key {
+    ("n", name).into()
+}
+
 impl Key {
     /// Returns the key of the object with this metadata.
     #[must_use]

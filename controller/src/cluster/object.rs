@@ -61,6 +61,12 @@ pub(crate) fn version_of(metadata: &ObjectMeta) -> u64 {
     metadata.resource_version.as_ref().and_then(|version| version.parse().ok()).unwrap_or_default()
 }
 
+/// Reads an object for a unit test.
+#[cfg(test)]
+pub(crate) fn object(value: Value) -> Object {
+    serde_json::from_value(value).unwrap()
+}
+
 // === impl Object ===
 
 impl Object {

@@ -453,12 +453,9 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::cluster::object::object;
     use crate::kinds::kubevirt_machine::{Given, secret};
     use crate::kinds::network_data::new_name;
-
-    fn object(value: Value) -> Object {
-        serde_json::from_value(value).unwrap()
-    }
 
     /// Returns the lists of a cluster with one machine of capk and its NodePool. The guest of the machine reports
     /// 10.0.0.8.

@@ -368,12 +368,9 @@ mod tests {
 
     use super::*;
     use crate::cluster::key::Key;
+    use crate::cluster::object::object;
     use crate::kinds::kubevirt_machine::{Given, secret};
     use crate::kinds::network_data::new_name;
-
-    fn object(value: Value) -> crate::cluster::object::Object {
-        serde_json::from_value(value).unwrap()
-    }
 
     fn lease(name: &str, address: &str, holder: Value) -> Value {
         json!({

@@ -594,6 +594,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::cluster::object::object;
 
     #[test]
     fn a_pool_that_the_api_server_refuses_is_rejected() {
@@ -809,10 +810,6 @@ mod tests {
             ROOM  FAMILY  TOTAL  FREE  HELD  NEEDED  LACKING  BECAUSE\n\
             n/p   IPv4    8      6     0     0       0        machines 0\n";
         assert_eq!((answer.to_string().as_str(), answer.is_clean()), (text, false));
-    }
-
-    fn object(value: Value) -> Object {
-        serde_json::from_value(value).unwrap()
     }
 
     /// A pool with the addresses `10.0.0.8/29`: a StaticIPPool if `name` has the form `namespace/name`, otherwise a

@@ -328,14 +328,11 @@ impl From<Family> for [String; 9] {
 #[cfg(test)]
 mod tests {
     use glowplug::host::claim::HolderKind;
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
+    use crate::cluster::object::object;
     use crate::explain::election::State;
-
-    fn object(value: Value) -> Object {
-        serde_json::from_value(value).unwrap()
-    }
 
     fn known(pools: Vec<Object>) -> Vec<KnownPool> {
         pools.into_iter().map(|pool| KnownPool::read(PoolObject::read(pool))).collect()

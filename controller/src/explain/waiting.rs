@@ -232,11 +232,8 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::cluster::object::object;
     use crate::pools::facts::PoolObject;
-
-    fn object(value: Value) -> Object {
-        serde_json::from_value(value).unwrap()
-    }
 
     fn condition(type_: &str, status: &str, reason: &str, message: &str) -> Value {
         json!([{"type": type_, "status": status, "reason": reason, "message": message, "lastTransitionTime": "2026-08-14T10:00:00Z"}])

@@ -596,14 +596,11 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::cluster::object::object;
     use crate::kinds::kubevirt_machine::{Given, OwnSecret, secret};
     use crate::kinds::virtual_machine::{Attachment, LEFT_ALONE_ANNOTATION};
 
     const SECRET: &str = "w-networkdata-abcdefghijklmnop";
-
-    fn object(value: Value) -> Object {
-        serde_json::from_value(value).unwrap()
-    }
 
     /// A VirtualMachine `n/w` on the network `infra/vlan10`, with this cloud-init volume. `metadata` adds members to
     /// its metadata.

@@ -430,10 +430,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-
-    fn object(value: Value) -> Object {
-        serde_json::from_value(value).unwrap()
-    }
+    use crate::cluster::object::object;
 
     fn claim(metadata: Value, spec: Value) -> IpAddressClaim {
         let mut value = json!({"metadata": {"name": "c", "namespace": "n"}, "spec": {"poolRef": {"kind": "StaticIPPool", "name": "p"}}});

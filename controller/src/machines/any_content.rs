@@ -8,7 +8,7 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use serde_json::{Value, json};
 
-use crate::cluster::key::Key;
+use crate::cluster::key::{Key, key};
 use crate::kinds::cluster_api::Version;
 use crate::kinds::kubevirt_machine::{NetworkSecret, addresses_of, read_records};
 use crate::machines::kind::{Kinds, MachineKind};
@@ -89,10 +89,6 @@ fn objects_of(name: &str, address: &str) -> Vec<(MachineKind, &'static str, Valu
         (MachineKind::AddressClaim(Version::V1Beta2), "IPAddressClaim", claim),
         (MachineKind::IpamClaim, "IPAMClaim", ipam_claim),
     ]
-}
-
-fn key(name: &str) -> Key {
-    Key { namespace: "n".to_owned(), name: name.to_owned() }
 }
 
 /// Returns the objects, claims, holders and pools of machine `honest` in the index.

@@ -168,10 +168,7 @@ impl Queue {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn key(name: &str) -> Key {
-        Key { namespace: "n".to_owned(), name: name.to_owned() }
-    }
+    use crate::cluster::key::key;
 
     const SECOND: Duration = Duration::from_secs(1);
 

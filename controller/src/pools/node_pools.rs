@@ -424,12 +424,9 @@ fn changes(old: &PoolSpec, new: &PoolSpec) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cluster::object::object;
 
     const NOW: Timestamp = Timestamp::UNIX_EPOCH;
-
-    fn object(value: Value) -> Object {
-        serde_json::from_value(value).unwrap()
-    }
 
     fn pool(object: Value) -> MachinePool {
         MachinePool::read(PoolObject::read(self::object(object)))

@@ -9,13 +9,9 @@ use glowplug::network::InterfaceName;
 use super::recorded::RegisteredPool;
 use super::*;
 use crate::cluster::conditions::patched;
-use crate::cluster::object::Object;
+use crate::cluster::object::object;
 
 const FREE: &str = "pool n/p has no free IPv4 address";
-
-fn object(value: Value) -> Object {
-    serde_json::from_value(value).unwrap()
-}
 
 /// The claim `n/c` on the pool `n/p`, after `changes` are merged into the claim.
 fn claim(changes: &Value) -> IpAddressClaim {

@@ -4,13 +4,10 @@ use glowplug::host::registry::Registry;
 use k8s_openapi::jiff::Timestamp;
 
 use super::*;
+use crate::cluster::key::key;
 use crate::kinds::pool::HolderKind;
 
 const NOW: Timestamp = Timestamp::UNIX_EPOCH;
-
-fn key(name: &str) -> Key {
-    Key { namespace: "n".to_owned(), name: name.to_owned() }
-}
 
 fn machine(name: &str) -> Machine {
     key(name).holder(HolderKind::VirtualMachine, &format!("{name}-1"))

@@ -3,7 +3,8 @@ use std::time::Duration;
 use glowplug::host::claim::Lease;
 
 use super::*;
-use crate::cluster::object::Object;
+use crate::cluster::key::key;
+use crate::cluster::object::{Object, object};
 use crate::macs::machine::Guest;
 use crate::macs::migrated::{held, not_held, release};
 
@@ -16,12 +17,8 @@ pub(in crate::macs) fn objects() -> Objects {
     objects
 }
 
-fn from(object: Value) -> Object {
-    serde_json::from_value(object).unwrap()
-}
-
 pub(in crate::macs) fn pool(name: &str, range: &str, version: u64) -> Object {
-    from(json!({
+    object(json!({
         "metadata": {"name": name, "resourceVersion": version.to_string(), "generation": 1,
             "creationTimestamp": format!("2026-08-01T10:00:{version:02}Z")},
         "spec": {"ranges": [range], "namespaces": ["n"]},
@@ -33,7 +30,7 @@ pub(in crate::macs) fn pool(name: &str, range: &str, version: u64) -> Object {
 pub(in crate::macs) fn vm(name: &str, second: u64, interfaces: &[(&str, &str)]) -> Object {
     let interfaces: Vec<Value> =
         interfaces.iter().map(|(name, address)| json!({"name": name, "macAddress": address})).collect();
-    from(json!({
+    object(json!({
         "metadata": {"namespace": "n", "name": name, "uid": format!("uid-{name}"), "resourceVersion": "5",
             "creationTimestamp": format!("2026-08-01T10:00:{second:02}Z")},
         "spec": {"template": {
@@ -55,14 +52,10 @@ pub(in crate::macs) fn instance(addresses: &[&str]) -> Object {
     let interfaces: Vec<Value> = names.iter().zip(addresses).map(interface).collect();
     let networks: Vec<Value> =
         names.iter().map(|name| json!({"name": name, "multus": {"networkName": "n/x"}})).collect();
-    from(json!({
+    object(json!({
         "spec": {"domain": {"devices": {"interfaces": interfaces}}, "networks": networks},
         "status": {"phase": "Running"},
     }))
-}
-
-fn key(name: &str) -> Key {
-    Key { namespace: "n".to_owned(), name: name.to_owned() }
 }
 
 /// The lease of an address that the interface `a` of a machine holds, or held until `released`.
@@ -75,7 +68,7 @@ pub(in crate::macs) fn leased(address: &str, name: &str, released: Option<&str>)
         spec["released"] = released.into();
     }
     let name = format!("{}.mac", address.replace(':', "-"));
-    from(json!({"metadata": {"name": name, "resourceVersion": "7"}, "spec": spec}))
+    object(json!({"metadata": {"name": name, "resourceVersion": "7"}, "spec": spec}))
 }
 
 const RELEASED: Option<&str> = Some("2026-08-02T10:00:00.000000Z");
@@ -713,7 +706,7 @@ fn running_guests_with_the_same_mac_address_are_a_collision() {
     let address = MacAddr::new(0x52, 0x54, 0, 0, 0, 1);
     assert_eq!(objects.plan(NOW).collisions, [(address, [key("x"), key("y")].into())].into());
     let ended =
-        from(json!({"status": {"phase": "Succeeded", "interfaces": [{"name": "a", "mac": "52:54:00:00:00:01"}]}}));
+        object(json!({"status": {"phase": "Succeeded", "interfaces": [{"name": "a", "mac": "52:54:00:00:00:01"}]}}));
     objects.store_guest(key("y"), 6, Guest::read(&ended));
     assert_eq!(objects.plan(NOW).collisions, BTreeMap::new());
 }
@@ -803,7 +796,7 @@ fn a_guest_of_another_namespace_beyond_its_limit_still_counts_as_a_second_user_o
 #[test]
 fn a_mac_address_on_the_network_of_pods_need_not_be_unique_without_masquerade() {
     let unique = |network: Value, binding: &str| {
-        let object = from(json!({
+        let object = object(json!({
             "spec": {
                 "domain": {"devices": {"interfaces": [{"name": "a", binding: {}}]}},
                 "networks": [{"name": "a"}],
@@ -848,7 +841,7 @@ fn no_content_of_an_object_prevents_a_mac_address_for_another_machine_of_a_pool_
     let vm_of_user = vm("hostile", 0, &[("a", ""), ("b", "0a:00:00:00:00:02"), ("c", "52:54:00:00:00:01")]);
     let mut pool_of_user = pool("q", "0a:00:00:00:01:00-0a:00:00:00:01:ff", 9);
     pool_of_user.data["spec"]["selector"] = json!({"matchLabels": {"a": "b"}});
-    let guest_of_user = from(json!({
+    let guest_of_user = object(json!({
         "metadata": {"namespace": "n", "name": "guest"},
         "spec": {
             "domain": {"devices": {"interfaces": [{"name": "a", "bridge": {}, "macAddress": "52:54:00:00:00:02"}]}},
