@@ -9,6 +9,8 @@ pub mod network_legacy;
 pub mod network_manager_profiles;
 pub mod networkd;
 mod settings;
+#[cfg(test)]
+mod test_links;
 mod text;
 #[cfg(any(feature = "vsphere", feature = "vmware"))]
 pub(crate) mod vsphere;

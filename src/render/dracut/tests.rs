@@ -3,30 +3,10 @@
 use super::*;
 use crate::network::{BondMode, BridgePort, DomainName, Located, Mtu, RoutingRule, VlanId};
 use crate::render::network_legacy;
-
-// The last byte of a NIC's MAC address is the number of the NIC.
-fn mac(number: u8) -> MacAddr {
-    MacAddr::new(0x52, 0x54, 0, 0x12, 0x34, number)
-}
-
-fn name(text: &str) -> Option<InterfaceName> {
-    Some(text.parse().unwrap())
-}
+use crate::render::test_links::{link, mac, name, nic, nic_with_name};
 
 fn address(text: &str) -> IpAddr {
     text.parse().unwrap()
-}
-
-fn link(kind: LinkKind) -> Link {
-    Link::new("id".to_owned(), "links[0]".to_owned(), kind)
-}
-
-fn nic(number: u8) -> Link {
-    link(LinkKind::Nic(Nic::MacAddress { mac_address: mac(number), name: None }))
-}
-
-fn nic_with_name(number: u8, requested: &str) -> Link {
-    link(LinkKind::Nic(Nic::MacAddress { mac_address: mac(number), name: name(requested) }))
 }
 
 fn nic_by_name(text: &str) -> Link {
@@ -326,7 +306,7 @@ renders! {
         => "ifname=kv0:52:54:00:12:34:01 vlan=kv0.5:kv0 ip=kv0.5:dhcp", 1;
     a_nic_never_gets_a_name_that_begins_with_ib: [nic_with_name(1, "ib0"), vlan(0, 5, None).dhcp()]
         => "ifname=kv0:52:54:00:12:34:01 vlan=kv0.5:kv0 ip=kv0.5:dhcp", 1;
-    a_vlan_never_gets_a_name_that_the_kernel_assigns: [nic(1), vlan(0, 5, name("eth5")).dhcp()]
+    a_vlan_never_gets_a_name_that_the_kernel_assigns: [nic(1), vlan(0, 5, Some(name("eth5"))).dhcp()]
         => "ifname=kv0:52:54:00:12:34:01 vlan=kv0.5:kv0 ip=kv0.5:dhcp", 1;
     a_generated_name_that_another_link_has_is_skipped: [nic_by_name("kv0"), nic(1), vlan(1, 5, None).dhcp()]
         => "ifname=kv1:52:54:00:12:34:01 vlan=kv1.5:kv1 ip=kv1.5:dhcp";
@@ -334,11 +314,11 @@ renders! {
         [nic_with_name(1, "lan"), nic_with_name(2, "lan"), vlan(0, 5, None).dhcp(), vlan(1, 5, None).dhcp()]
         => "ifname=lan:52:54:00:12:34:01 ifname=kv0:52:54:00:12:34:02 vlan=lan.5:lan vlan=kv0.5:kv0 \
             ip=lan.5:dhcp ip=kv0.5:dhcp", 1;
-    a_vlan_keeps_a_name_that_ends_with_its_id: [nic(1), vlan(0, 5, name("lan5")).dhcp()]
+    a_vlan_keeps_a_name_that_ends_with_its_id: [nic(1), vlan(0, 5, Some(name("lan5"))).dhcp()]
         => "ifname=kv0:52:54:00:12:34:01 vlan=lan5:kv0 ip=lan5:dhcp";
-    a_vlan_loses_a_name_that_ends_with_more_than_its_id: [nic(1), vlan(0, 5, name("lan15")).dhcp()]
+    a_vlan_loses_a_name_that_ends_with_more_than_its_id: [nic(1), vlan(0, 5, Some(name("lan15"))).dhcp()]
         => "ifname=kv0:52:54:00:12:34:01 vlan=kv0.5:kv0 ip=kv0.5:dhcp", 1;
-    a_vlan_loses_a_name_with_a_zero_before_its_id: [nic(1), vlan(0, 5, name("lan05")).dhcp()]
+    a_vlan_loses_a_name_with_a_zero_before_its_id: [nic(1), vlan(0, 5, Some(name("lan05"))).dhcp()]
         => "ifname=kv0:52:54:00:12:34:01 vlan=kv0.5:kv0 ip=kv0.5:dhcp", 1;
     a_vlan_on_a_nic_with_a_long_name_gets_a_short_name: [nic_by_name("enp0s31f6np0abc"), vlan(0, 4094, None).dhcp()]
         => "vlan=kv0.4094:enp0s31f6np0abc ip=kv0.4094:dhcp";
@@ -453,11 +433,11 @@ renders_for! {
         [nic(1), nic(2), bond("bond0", &[0, 1], active_backup()).mtu(1400).dynamic(Ipv6Dynamic::Slaac)]
         => "ifname=kv0:52:54:00:12:34:01 ifname=kv1:52:54:00:12:34:02 bond=bond0:kv0,kv1:mode=active-backup:1400 \
             ip=bond0:auto6";
-    in_network_legacy_a_vlan_keeps_a_name_that_contains_its_id: [nic(1), vlan(0, 5, name("vlan5")).dhcp(), vlan(0, 6, name("a.6")).dhcp()]
+    in_network_legacy_a_vlan_keeps_a_name_that_contains_its_id: [nic(1), vlan(0, 5, Some(name("vlan5"))).dhcp(), vlan(0, 6, Some(name("a.6"))).dhcp()]
         => "ifname=kv0:52:54:00:12:34:01 vlan=vlan5:kv0 vlan=a.6:kv0 ip=vlan5:dhcp ip=a.6:dhcp";
-    in_network_legacy_a_vlan_loses_a_name_that_only_ends_with_its_id: [nic(1), vlan(0, 5, name("lan5")).dhcp()]
+    in_network_legacy_a_vlan_loses_a_name_that_only_ends_with_its_id: [nic(1), vlan(0, 5, Some(name("lan5"))).dhcp()]
         => "ifname=kv0:52:54:00:12:34:01 vlan=kv0.5:kv0 ip=kv0.5:dhcp", 1;
-    in_network_legacy_a_vlan_on_a_vlan_gets_a_name_that_ends_with_its_own_id: [nic(1), vlan(0, 5, name("vlan5")), vlan(1, 6, None).dhcp()]
+    in_network_legacy_a_vlan_on_a_vlan_gets_a_name_that_ends_with_its_own_id: [nic(1), vlan(0, 5, Some(name("vlan5"))), vlan(1, 6, None).dhcp()]
         => "ifname=kv0:52:54:00:12:34:01 vlan=vlan5:kv0 vlan=kv1.6:vlan5 ip=kv1.6:dhcp";
     in_network_legacy_a_link_without_addresses_has_no_ip_argument: [nic(1).mtu(9000), nic(2), bond("b", &[1], active_backup()), vlan(2, 5, None).mac(9)]
         => "ifname=kv0:52:54:00:12:34:02 bond=b:kv0:mode=active-backup vlan=b.5:b", 2;

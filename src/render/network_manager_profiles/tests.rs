@@ -3,24 +3,7 @@
 
 use super::*;
 use crate::network::{BondMode, InterfaceName, Ipv6Dynamic, Route, RoutingRule};
-use pnet_base::MacAddr;
-
-// The last byte of a NIC's MAC address is the number of the NIC.
-fn mac(number: u8) -> MacAddr {
-    MacAddr::new(0x52, 0x54, 0, 0x12, 0x34, number)
-}
-
-fn name(text: &str) -> InterfaceName {
-    text.parse().unwrap()
-}
-
-fn link(kind: LinkKind) -> Link {
-    Link::new("id".to_owned(), "links[0]".to_owned(), kind)
-}
-
-fn nic(number: u8) -> Link {
-    link(LinkKind::Nic(Nic::MacAddress { mac_address: mac(number), name: None }))
-}
+use crate::render::test_links::{link, mac, name, nic};
 
 fn pattern(names: &[&str], drivers: &[&str]) -> Link {
     let patterns = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect();

@@ -1,30 +1,8 @@
 //! Tests of the exact files for each kind of network. `tests/networkd.rs` checks how networkd interprets these files.
 
-use pnet_base::MacAddr;
-
 use super::*;
-use crate::network::{BondMode, BondOptions, BridgeOptions, InterfaceName, Located, VlanId};
-
-// The last byte of a NIC's MAC address is the number of the NIC.
-fn mac(number: u8) -> MacAddr {
-    MacAddr::new(0x52, 0x54, 0, 0x12, 0x34, number)
-}
-
-fn name(text: &str) -> InterfaceName {
-    text.parse().unwrap()
-}
-
-fn link(kind: LinkKind) -> Link {
-    Link::new("id".to_owned(), "links[0]".to_owned(), kind)
-}
-
-fn nic(number: u8) -> Link {
-    link(LinkKind::Nic(Nic::MacAddress { mac_address: mac(number), name: None }))
-}
-
-fn nic_with_name(number: u8, requested: &str) -> Link {
-    link(LinkKind::Nic(Nic::MacAddress { mac_address: mac(number), name: Some(name(requested)) }))
-}
+use crate::network::{BondMode, BondOptions, BridgeOptions, Located, VlanId};
+use crate::render::test_links::{link, mac, name, nic, nic_with_name};
 
 fn with_ipv4(mut link: Link, address: &str, gateway: Option<&str>) -> Link {
     link.ipv4.addresses.push(address.parse().unwrap());
