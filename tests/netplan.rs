@@ -6,7 +6,6 @@
 //! into account.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a helper of a test may fail the test")]
 
-use std::env;
 use std::fs::{self, Permissions};
 use std::ops::Range;
 use std::os::unix::fs::PermissionsExt as _;
@@ -17,9 +16,9 @@ use glowplug::formats::{Meaning, read_network};
 use glowplug::network::{LinkKind, NetworkConfig};
 use serde_json::Value;
 
-use crate::support::cases::{self, Program};
+use crate::support::cases::Program;
 use crate::support::state::{self, KernelAbilities, State};
-use crate::support::{models, network_config};
+use crate::support::{models, network_config, seeds_of};
 
 /// Seeds of the documents. `NETPLAN_SEEDS=17..18` sets other seeds, for example to repeat a failure.
 const SEEDS: Range<u64> = 0..200;
@@ -43,12 +42,6 @@ const RULES: &str = r#"{"network": {"version": 2, "ethernets": {"eno1": {"addres
     "routes": [{"to": "default", "via": "10.0.0.1", "table": 100}], "routing-policy": [
     {"from": "10.0.0.5", "table": 100, "priority": 7}, {"to": "2001:db8:1::/48", "table": 1000, "priority": 8, "mark": 255},
     {"from": "10.0.0.0/24", "to": "192.0.2.0/24", "table": 254, "priority": 40000, "type-of-service": 16}]}}}}"#;
-
-fn seeds() -> Range<u64> {
-    let Ok(range) = env::var("NETPLAN_SEEDS") else { return SEEDS };
-    let (first, end) = range.split_once("..").expect("NETPLAN_SEEDS is a range such as 17..18");
-    first.parse().unwrap()..end.parse().unwrap()
-}
 
 /// Returns the document of a generated tree, and the network that glowplug reads from the document. `None`: this test
 /// cannot compare the network, because the network does not fit the NICs and bridges of the tests, or because netplan is
@@ -103,7 +96,8 @@ fn files(case: &Path) -> Vec<std::path::PathBuf> {
 fn netplan_and_glowplug_read_the_same_network_from_every_generated_document() {
     let directory = tempfile::tempdir().unwrap();
     let mut documents = Vec::new();
-    let trees = seeds().map(|seed| network_config::tree(seed, 2)).chain([serde_json::from_str(RULES).unwrap()]);
+    let seeds = seeds_of("NETPLAN_SEEDS").unwrap_or(SEEDS);
+    let trees = seeds.map(|seed| network_config::tree(seed, 2)).chain([serde_json::from_str(RULES).unwrap()]);
     for (number, (document, network)) in trees.filter_map(document).enumerate() {
         let case = directory.path().join(number.to_string());
         match generate(&case, &document, &network) {
@@ -115,8 +109,7 @@ fn netplan_and_glowplug_read_the_same_network_from_every_generated_document() {
         }
     }
     assert!(!documents.is_empty());
-    let batch = cases::script("networkd/batch");
-    cases::run(Command::new("unshare").args(["--net", "--mount"]).arg(batch).arg(directory.path()).arg("400"));
+    Program::Netplan.run_batch(directory.path(), 400);
     let mut differences = Vec::new();
     for (case, document, network) in &documents {
         let meant = State::meant(network, Program::Netplan, &KernelAbilities::here());

@@ -6,13 +6,10 @@
 //! support bonds and VLANs, so the boot tests run networks with bonds and VLANs in a virtual machine.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a helper of a test may fail the test")]
 
-use std::env;
 use std::fs;
 use std::ops::Range;
 use std::path::Path;
 use std::process::Command;
-use std::sync::Mutex;
-use std::thread;
 
 use glowplug::diagnostic::Diagnostics;
 use glowplug::formats::{Meaning, read_network};
@@ -20,49 +17,25 @@ use glowplug::network::NetworkConfig;
 use glowplug::render::dracut;
 
 use crate::support::cases::{self, Program};
-use crate::support::state::KernelAbilities;
-use crate::support::{models, network_manager};
+use crate::support::{models, network_manager, seeds_of};
 
 /// Seeds of the generated networks. Each kind of network takes a minute. `NM_SEEDS=17..18` sets other seeds, for
 /// example to repeat a failure.
 const SEEDS: Range<u64> = 0..50;
 
-/// Number of disagreements that a failing test shows.
-const DISAGREEMENTS: usize = 3;
-
-/// Number of batches that run at the same time.
-const BATCHES: usize = 2;
-
-/// Milliseconds without a log line after which a case ends, for each attempt. On a busy host, NetworkManager may log
-/// nothing because it gets no CPU time, so a case with a disagreement runs again with a longer time.
-const QUIET: [u32; 3] = [200, 800, 3000];
-
-type Case = (String, NetworkConfig);
-
-fn generated(network: fn(u64) -> NetworkConfig) -> Vec<Case> {
-    let seeds = match env::var("NM_SEEDS") {
-        Ok(range) => {
-            let (first, end) = range.split_once("..").expect("NM_SEEDS is a range such as 17..18");
-            first.parse().unwrap()..end.parse().unwrap()
-        }
-        Err(_) => SEEDS,
-    };
-    seeds.map(|seed| (seed.to_string(), network(seed))).collect()
-}
-
 #[test]
 fn network_manager_configures_the_network_of_every_generated_openstack_document() {
-    ask(&generated(cases::openstack));
+    check(cases::openstack);
 }
 
 #[test]
 fn network_manager_configures_the_network_of_every_generated_network_config() {
-    ask(&generated(cases::cloud_init));
+    check(cases::cloud_init);
 }
 
 #[test]
 fn network_manager_configures_every_generated_model() {
-    ask(&generated(models::model));
+    check(models::model);
 }
 
 #[test]
@@ -76,7 +49,7 @@ fn network_manager_configures_the_network_of_every_fixture() {
         let name = directory.file_name().unwrap().to_str().unwrap().to_owned();
         networks.push((name, models::fitted(&network)));
     }
-    ask(&networks);
+    Program::NetworkManager.check(&networks);
 }
 
 /// The profile of the pattern has a static address, so NetworkManager needs no DHCP server.
@@ -94,7 +67,7 @@ fn a_pattern_is_not_used_on_a_nic_whose_own_profile_has_failed() {
         fs::remove_file(case.join(format!("etc/NetworkManager/system-connections/{own}.nmconnection"))).unwrap();
     }
     fs::write(case.join("nics"), "eno1 52:54:00:00:00:01\neno2 52:54:00:00:00:02\neno3 52:54:00:00:00:03\n").unwrap();
-    run_batch(directory.path(), QUIET[2]);
+    Program::NetworkManager.run_batch(directory.path(), 3000);
     let devices: Vec<serde_json::Value> = serde_json::from_slice(&fs::read(case.join("addr")).unwrap()).unwrap();
     let ipv4 = |device: &serde_json::Value| {
         let addresses = device["addr_info"].as_array().unwrap().iter().filter(|address| address["family"] == "inet");
@@ -110,7 +83,7 @@ fn a_pattern_is_not_used_on_a_nic_whose_own_profile_has_failed() {
 fn the_profile_of_a_pattern_applies_to_every_nic_that_it_matches() {
     let network = cases::meaning(cases::PATTERN);
     let write = |case: &Path| cases::write_case(case, &network, Program::NetworkManager);
-    cases::check_pattern(&QUIET, write, run_batch, |found, matched| found == matched);
+    cases::check_pattern(Program::NetworkManager, write, |found, matched| found == matched);
 }
 
 /// glowplug warns that the arguments configure only one of the NICs that the pattern matches. On a machine with one
@@ -126,52 +99,10 @@ fn kernel_arguments_for_a_pattern_with_an_address_apply_to_one_nic() {
         }
         cases::run(generator.arg("--").args(rendered.line.split(' ')));
     };
-    cases::check_pattern(&QUIET, write, run_batch, |found, _| found.len() == 1);
+    cases::check_pattern(Program::NetworkManager, write, |found, _| found.len() == 1);
 }
 
-/// Runs NetworkManager on the cases of a directory.
-fn run_batch(directory: &Path, quiet: u32) {
-    let batch = cases::script("network_manager/batch");
-    cases::run(Command::new("unshare").args(["--net", "--mount"]).arg(batch).arg(directory).arg(quiet.to_string()));
-}
-
-/// Runs NetworkManager on each network. Fails with the first [`DISAGREEMENTS`] differences from the models.
-fn ask(networks: &[Case]) {
-    let disagreements = Mutex::new(Vec::new());
-    thread::scope(|scope| {
-        for networks in networks.chunks(networks.len().div_ceil(BATCHES)) {
-            scope.spawn(|| disagreements.lock().unwrap().extend(disagreements_of(networks)));
-        }
-    });
-    let mut disagreements = disagreements.into_inner().unwrap();
-    disagreements.sort();
-    let (count, total) = (disagreements.len(), networks.len());
-    disagreements.truncate(DISAGREEMENTS);
-    assert!(count == 0, "{count} of {total} networks are not as they were meant:\n{}", disagreements.join("\n"));
-}
-
-fn disagreements_of(networks: &[Case]) -> Vec<String> {
-    let mut left: Vec<&Case> = networks.iter().collect();
-    let mut disagreements = Vec::new();
-    for quiet in QUIET {
-        let directory = tempfile::tempdir().unwrap();
-        let directory = directory.path();
-        for (name, network) in &left {
-            cases::write_case(&directory.join(name), network, Program::NetworkManager);
-        }
-        run_batch(directory, quiet);
-        disagreements.clear();
-        left.retain(|(name, network)| {
-            let case = directory.join(name);
-            let found = cases::disagreement(&case, network, Program::NetworkManager, &KernelAbilities::here());
-            found.is_some_and(|disagreement| {
-                disagreements.push(disagreement);
-                true
-            })
-        });
-        if left.is_empty() {
-            break;
-        }
-    }
-    disagreements
+/// Runs NetworkManager on the network of each seed.
+fn check(network: fn(u64) -> NetworkConfig) {
+    Program::NetworkManager.check(&cases::generated(seeds_of("NM_SEEDS").unwrap_or(SEEDS), network));
 }

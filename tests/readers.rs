@@ -32,7 +32,7 @@ use glowplug::render::dracut::{self, Rendered};
 use self::networks::{Meaning, OnLink};
 use crate::support::documents::{Case, case};
 use crate::support::profiles::{Family, Profiles};
-use crate::support::{network_config, network_manager};
+use crate::support::{network_config, network_manager, seeds_of};
 
 /// Seeds of the OpenStack documents. `READERS_SEEDS=17..18` sets other seeds, for example to repeat a failure.
 const SEEDS: Range<u64> = 0..1200;
@@ -181,13 +181,7 @@ fn compare_all(renderer: &str, ask: Ask) {
 
 /// Runs a comparison for each seed. Returns the number of seeds.
 fn for_all(seeds: Range<u64>, compare: impl Fn(u64) -> Result<(), String> + Sync) -> u64 {
-    let seeds = match env::var("READERS_SEEDS") {
-        Ok(range) => {
-            let (first, end) = range.split_once("..").expect("READERS_SEEDS is a range such as 17..18");
-            first.parse().unwrap()..end.parse().unwrap()
-        }
-        Err(_) => seeds,
-    };
+    let seeds = seeds_of("READERS_SEEDS").unwrap_or(seeds);
     let next = AtomicU64::new(seeds.start);
     let disagreements = Mutex::new(Vec::new());
     thread::scope(|scope| {

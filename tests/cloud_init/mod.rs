@@ -26,7 +26,7 @@ pub(crate) use self::program::VERSION as CLOUD_INIT_VERSION;
 use self::program::{CloudInit, Question};
 use self::rows::{Row, Undo};
 use crate::support::random::Random;
-use crate::support::{documents, network_config};
+use crate::support::{documents, network_config, seeds_of};
 
 /// Seeds of the generated documents of each kind. `CLOUD_INIT_SEEDS=17..18` sets other seeds, for example to repeat a
 /// failure. The test then does not check that each row is needed.
@@ -278,18 +278,11 @@ fn tree(value: &value::Value) -> Value {
 fn cloud_init_and_glowplug_read_the_same_network_or_a_row_explains_the_difference() {
     let mut cloud_init = CloudInit::start();
     let mut met = Met::default();
-    let asked = env::var("CLOUD_INIT_SEEDS").ok();
-    let seeds = match &asked {
-        Some(range) => {
-            let (first, end) = range.split_once("..").expect("CLOUD_INIT_SEEDS is a range such as 17..18");
-            first.parse().unwrap()..end.parse().unwrap()
-        }
-        None => SEEDS,
-    };
+    let asked = seeds_of("CLOUD_INIT_SEEDS");
     let mut disagreements = Vec::new();
     let fixtures: Vec<Document> =
         if asked.is_none() { fixtures().into_iter().chain(written()).collect() } else { Vec::new() };
-    let generated = seeds.flat_map(|seed| {
+    let generated = asked.clone().unwrap_or(SEEDS).flat_map(|seed| {
         let openstack = openstack(seed);
         let (converted, _) = converted(&openstack);
         [openstack, converted, network_config(1, seed), network_config(2, seed)]

@@ -2,9 +2,11 @@
 //! results with the networks.
 
 use std::fs::{self, Permissions};
+use std::ops::Range;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
+use std::thread;
 
 use glowplug::diagnostic::Diagnostics;
 use glowplug::formats::{Meaning, read_network};
@@ -15,6 +17,20 @@ use serde_json::Value;
 
 use super::state::{self, KernelAbilities, State};
 use super::{documents, models, network_config};
+
+/// Number of disagreements that a failing test shows.
+const DISAGREEMENTS: usize = 3;
+
+/// Number of batches that run at the same time.
+const BATCHES: usize = 2;
+
+/// A network, and the name of its directory.
+pub(crate) type Case = (String, NetworkConfig);
+
+/// Returns a case for each seed. The name of a case is its seed.
+pub(crate) fn generated(seeds: Range<u64>, network: fn(u64) -> NetworkConfig) -> Vec<Case> {
+    seeds.map(|seed| (seed.to_string(), network(seed))).collect()
+}
 
 /// Returns the network of the OpenStack document of a seed.
 pub(crate) fn openstack(seed: u64) -> NetworkConfig {
@@ -57,6 +73,62 @@ impl Program {
         };
         (files, diagnostics)
     }
+
+    /// Milliseconds without a log line after which a case ends, for each attempt. On a busy host, a program may log
+    /// nothing because it gets no CPU time, so a case with a disagreement runs again with a longer time.
+    pub(crate) fn quiet(self) -> [u32; 3] {
+        match self {
+            Self::Networkd | Self::Netplan => [60, 400, 999],
+            Self::NetworkManager => [200, 800, 3000],
+        }
+    }
+
+    /// Runs the program on the cases of a directory. A case ends after `quiet` milliseconds without a log line.
+    pub(crate) fn run_batch(self, directory: &Path, quiet: u32) {
+        let batch = match self {
+            Self::Networkd | Self::Netplan => "tests/networkd/batch",
+            Self::NetworkManager => "tests/network_manager/batch",
+        };
+        let batch = Path::new(env!("CARGO_MANIFEST_DIR")).join(batch);
+        run(Command::new("unshare").args(["--net", "--mount"]).arg(batch).arg(directory).arg(quiet.to_string()));
+    }
+
+    /// Runs the program on each network. Fails with the first [`DISAGREEMENTS`] differences from the networks.
+    pub(crate) fn check(self, networks: &[Case]) {
+        let mut disagreements: Vec<String> = thread::scope(|scope| {
+            let batches = networks.chunks(networks.len().div_ceil(BATCHES));
+            let batches: Vec<_> = batches.map(|batch| scope.spawn(move || self.disagreements(batch))).collect();
+            batches.into_iter().flat_map(|batch| batch.join().unwrap()).collect()
+        });
+        let (count, total) = (disagreements.len(), networks.len());
+        disagreements.truncate(DISAGREEMENTS);
+        assert!(count == 0, "{count} of {total} networks are not as they were meant:\n{}", disagreements.join("\n"));
+    }
+
+    fn disagreements(self, networks: &[Case]) -> Vec<String> {
+        let mut left: Vec<&Case> = networks.iter().collect();
+        let mut disagreements = Vec::new();
+        for quiet in self.quiet() {
+            let directory = tempfile::tempdir().unwrap();
+            let directory = directory.path();
+            for (name, network) in &left {
+                write_case(&directory.join(name), network, self);
+            }
+            self.run_batch(directory, quiet);
+            disagreements.clear();
+            left.retain(|(name, network)| {
+                let found = disagreement(&directory.join(name), network, self, &KernelAbilities::here());
+                found.is_some_and(|disagreement| {
+                    disagreements.push(disagreement);
+                    true
+                })
+            });
+            if left.is_empty() {
+                break;
+            }
+        }
+        disagreements
+    }
 }
 
 /// Renders a network into the directory of a case, where `batch` reads the files.
@@ -94,18 +166,11 @@ pub(crate) fn devices_with(case: &Path, address: &str) -> Vec<String> {
 /// Checks which NICs have the address of [`PATTERN`], on machines with different numbers of NICs. Each machine has one
 /// more NIC, `other`.
 ///
-/// `write` adds the files of a network program to the directory of a machine, and `run` runs the program on all
-/// machines. `is_meant` gets the names of the NICs that have the address, and the names of the NICs that the pattern
-/// matches. A program counts as finished when it has logged nothing for a number of milliseconds. Each attempt uses the
-/// next number of `quiet`.
-pub(crate) fn check_pattern(
-    quiet: &[u32],
-    write: impl Fn(&Path),
-    run: impl Fn(&Path, u32),
-    is_meant: impl Fn(&[String], &[String]) -> bool,
-) {
+/// `write` adds the files of the program to the directory of a machine. `is_meant` gets the names of the NICs that have
+/// the address, and the names of the NICs that the pattern matches.
+pub(crate) fn check_pattern(program: Program, write: impl Fn(&Path), is_meant: impl Fn(&[String], &[String]) -> bool) {
     let mut wrong = Vec::new();
-    for quiet in quiet {
+    for quiet in program.quiet() {
         let directory = tempfile::tempdir().unwrap();
         for count in MATCHES {
             let case = directory.path().join(count.to_string());
@@ -114,7 +179,7 @@ pub(crate) fn check_pattern(
             let nics: String = (0..count).map(nic).collect();
             fs::write(case.join("nics"), format!("{nics}other 52:54:00:00:02:00\n")).unwrap();
         }
-        run(directory.path(), *quiet);
+        program.run_batch(directory.path(), quiet);
         let has_address = |count: &usize| devices_with(&directory.path().join(count.to_string()), "10.0.0.5");
         let matched = |count: usize| {
             let mut names: Vec<String> = (0..count).map(|at| format!("en{at}")).collect();
@@ -128,11 +193,6 @@ pub(crate) fn check_pattern(
         }
     }
     assert_eq!(wrong, [], "machines with so many NICs that the pattern matches, and the NICs with its address");
-}
-
-/// Returns the path of a script in `tests`.
-pub(crate) fn script(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(path)
 }
 
 pub(crate) fn run(command: &mut Command) {
