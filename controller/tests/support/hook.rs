@@ -2,29 +2,21 @@
 
 use std::sync::{Arc, Mutex};
 
-use glowplug_controller::serve::{Certificate, Limits, Phase, serve};
 use http_body_util::Full;
 use hyper::Request;
 use hyper::body::Bytes;
 use k8s_openapi::ByteString;
 use kube::api::PostParams;
 use serde_json::{Value, json};
-use tempfile::TempDir;
-use tokio::net::TcpListener;
-use tokio::sync::watch;
-use tokio::task::JoinHandle;
 
 use super::Cluster;
-use super::replica::{configurations, write_certificate};
+use super::endpoint::Endpoint;
+use super::replica::configurations;
 
 /// A running webhook. Dropping this value stops the webhook, but the API server continues to call the webhook.
 pub struct Hook {
-    url: String,
-    roots: String,
+    endpoint: Endpoint,
     requests: Arc<Mutex<Vec<Value>>>,
-    _certificate: TempDir,
-    _phase: watch::Sender<Phase>,
-    task: JoinHandle<()>,
 }
 
 // === impl Hook ===
@@ -41,10 +33,6 @@ impl Hook {
     }
 
     async fn with(decide: impl Fn(&Value) -> Value + Send + Sync + 'static, has_records: bool) -> Self {
-        let certificate = tempfile::tempdir().unwrap();
-        let roots = write_certificate(certificate.path());
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("https://{}", listener.local_addr().unwrap());
         let requests = Arc::new(Mutex::new(Vec::new()));
         let (recorded, decide) = (Arc::clone(&requests), Arc::new(decide));
         let handler = move |request: Request<Bytes>| {
@@ -60,10 +48,7 @@ impl Hook {
                 hyper::Response::new(Full::from(review.to_string()))
             }
         };
-        let (phase, phases) = watch::channel(Phase::Serving);
-        let identity = Some(Arc::new(Certificate::of(certificate.path())));
-        let task = tokio::spawn(serve(listener, identity, Limits::WEBHOOKS, handler, phases));
-        Self { url, roots, requests, _certificate: certificate, _phase: phase, task }
+        Self { endpoint: Endpoint::start(handler).await, requests }
     }
 
     /// Starts a webhook that allows every request and changes nothing.
@@ -73,9 +58,8 @@ impl Hook {
 
     /// Creates a webhook configuration of this kind. Its only webhook has the URL of this server, and `members`.
     pub async fn configure(&self, cluster: &Cluster, kind: &str, name: &str, members: &Value) -> kube::Result<()> {
-        let bundle = ByteString(self.roots.as_bytes().to_vec());
         let mut webhook = json!({
-            "name": format!("{name}.test.glowplug.dev"), "clientConfig": {"url": self.url, "caBundle": bundle},
+            "name": format!("{name}.test.glowplug.dev"), "clientConfig": self.endpoint.client_config(""),
             "admissionReviewVersions": ["v1"], "sideEffects": "None", "failurePolicy": "Fail",
         });
         json_patch::merge(&mut webhook, members);
@@ -90,12 +74,6 @@ impl Hook {
     /// Returns the requests that have arrived since the last call.
     pub fn take_requests(&self) -> Vec<Value> {
         std::mem::take(&mut self.requests.lock().unwrap())
-    }
-}
-
-impl Drop for Hook {
-    fn drop(&mut self) {
-        self.task.abort();
     }
 }
 

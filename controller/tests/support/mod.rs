@@ -6,6 +6,7 @@ pub mod apply;
 pub mod cluster_api;
 pub mod collector;
 pub mod controller;
+pub mod endpoint;
 pub mod gate;
 pub mod hook;
 pub mod hosted;

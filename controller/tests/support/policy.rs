@@ -1,19 +1,14 @@
 //! A policy of an administrator: a validating webhook that refuses writes of leases.
 
-use std::sync::Arc;
-
-use glowplug_controller::serve::{Certificate, Limits, Phase, answer, serve};
+use glowplug_controller::serve::answer;
 use http::{Request, StatusCode};
 use hyper::body::Bytes;
-use k8s_openapi::ByteString;
 use kube::api::{DeleteParams, PostParams};
 use serde_json::{Value, json};
-use tempfile::TempDir;
-use tokio::net::TcpListener;
-use tokio::sync::watch;
 
 use super::Cluster;
-use super::replica::{configurations, write_certificate};
+use super::endpoint::Endpoint;
+use super::replica::configurations;
 
 const KIND: &str = "ValidatingWebhookConfiguration";
 
@@ -22,9 +17,7 @@ const KIND: &str = "ValidatingWebhookConfiguration";
 pub struct Policy<'c> {
     cluster: &'c Cluster,
     name: String,
-    /// When this sender is dropped, the server of the webhook ends.
-    _phase: watch::Sender<Phase>,
-    _certificate: TempDir,
+    _endpoint: Endpoint,
 }
 
 // === impl Policy ===
@@ -38,11 +31,6 @@ impl<'c> Policy<'c> {
         (operation, code): (&str, u16),
         is_refused: impl Fn(&Value) -> bool + Clone + Send + Sync + 'static,
     ) -> Self {
-        let certificate = tempfile::tempdir().unwrap();
-        let roots = write_certificate(certificate.path());
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("https://{}/", listener.local_addr().unwrap());
-        let (phase, phases) = watch::channel(Phase::Serving);
         let handler = move |request: Request<Bytes>| {
             let review: Value = serde_json::from_slice(request.body()).unwrap();
             let (uid, allowed) = (review["request"]["uid"].clone(), !is_refused(&review["request"]["object"]));
@@ -51,14 +39,7 @@ impl<'c> Policy<'c> {
             let review = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response});
             async move { answer(StatusCode::OK, "application/json", review.to_string()) }
         };
-        tokio::spawn(serve(
-            listener,
-            Some(Arc::new(Certificate::of(certificate.path()))),
-            Limits::WEBHOOKS,
-            handler,
-            phases,
-        ));
-        let policy = Self { cluster, name: name.to_owned(), _phase: phase, _certificate: certificate };
+        let endpoint = Endpoint::start(handler).await;
         let rule = json!({
             "operations": [operation], "apiGroups": ["ipam.glowplug.dev"], "apiVersions": ["*"],
             "resources": ["staticipleases"],
@@ -66,7 +47,7 @@ impl<'c> Policy<'c> {
         let webhook = json!({
             "name": "leases.policy.example", "rules": [rule], "failurePolicy": "Ignore", "sideEffects": "None",
             "admissionReviewVersions": ["v1"],
-            "clientConfig": {"url": url, "caBundle": ByteString(roots.into_bytes())},
+            "clientConfig": endpoint.client_config("/"),
         });
         let configuration = json!({
             "apiVersion": "admissionregistration.k8s.io/v1", "kind": KIND, "metadata": {"name": name},
@@ -74,7 +55,7 @@ impl<'c> Policy<'c> {
         });
         let configuration = serde_json::from_value(configuration).unwrap();
         configurations(cluster, KIND).create(&PostParams::default(), &configuration).await.unwrap();
-        policy
+        Self { cluster, name: name.to_owned(), _endpoint: endpoint }
     }
 
     /// Deletes the policy.

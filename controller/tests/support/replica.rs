@@ -6,28 +6,22 @@ use std::sync::Arc;
 use glowplug_controller::metrics::Metrics;
 use glowplug_controller::pools::facts::Scope;
 use glowplug_controller::pools::selection_cache::SelectionCache;
-use glowplug_controller::serve::{Certificate, Limits, Phase, serve};
 use glowplug_controller::webhook::Webhooks;
 use kube::Api;
 use kube::api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams};
 use serde_json::json;
-use tempfile::TempDir;
-use tokio::net::TcpListener;
-use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::Cluster;
+use super::endpoint::Endpoint;
 use super::manifests::webhooks_at;
 
 /// A replica, and the shipped webhook configurations, with which the API server calls the replica.
 pub struct Replica<'c> {
     cluster: &'c Cluster,
     kinds: Vec<&'static str>,
-    phase: watch::Sender<Phase>,
-    server: Option<JoinHandle<()>>,
+    endpoint: Endpoint,
     cache: JoinHandle<()>,
-    url: String,
-    certificate: TempDir,
 }
 
 // === impl Replica ===
@@ -36,21 +30,9 @@ impl<'c> Replica<'c> {
     /// Starts a replica and creates the configurations of these kinds. A real API server uses the configurations some
     /// time later.
     pub async fn start(cluster: &'c Cluster, kinds: &[&'static str]) -> Self {
-        let certificate = tempfile::tempdir().unwrap();
-        let roots = write_certificate(certificate.path());
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("https://{}", listener.local_addr().unwrap());
-        let (phase, phases) = watch::channel(Phase::Serving);
         let selection = Arc::new(SelectionCache::new(cluster.controller(), Scope::default()));
         let webhooks = webhooks(cluster, &selection);
-        let handler = move |request| webhooks.clone().answer(request);
-        let server = tokio::spawn(serve(
-            listener,
-            Some(Arc::new(Certificate::of(certificate.path()))),
-            Limits::WEBHOOKS,
-            handler,
-            phases,
-        ));
+        let endpoint = Endpoint::start(move |request| webhooks.clone().answer(request)).await;
         let mut selections = selection.subscribe();
         let cache = tokio::spawn(async move {
             let never = selection.run().await;
@@ -59,9 +41,9 @@ impl<'c> Replica<'c> {
         selections.wait_for(Option::is_some).await.unwrap();
 
         let kinds = kinds.to_vec();
-        let replica = Self { cluster, kinds, phase, server: Some(server), cache, url, certificate };
+        let replica = Self { cluster, kinds, endpoint, cache };
         for kind in &replica.kinds {
-            let configuration = webhooks_at(kind, &replica.url, &roots);
+            let configuration = webhooks_at(kind, &replica.endpoint.url, &replica.endpoint.roots());
             let webhooks = Patch::Merge(json!({"webhooks": configuration["webhooks"]}));
             let configurations = configurations(cluster, kind);
             let new = serde_json::from_value(configuration).unwrap();
@@ -79,9 +61,9 @@ impl<'c> Replica<'c> {
 
     /// Replaces the certificate of the replica, and writes the new certificate into the configurations.
     pub async fn renew(&self) {
-        let roots = write_certificate(self.certificate.path());
+        self.endpoint.renew();
         for kind in &self.kinds {
-            let webhooks = webhooks_at(kind, &self.url, &roots)["webhooks"].take();
+            let webhooks = webhooks_at(kind, &self.endpoint.url, &self.endpoint.roots())["webhooks"].take();
             let patch = Patch::Merge(json!({"webhooks": webhooks}));
             let configurations = configurations(self.cluster, kind);
             configurations.patch("glowplug-controller", &PatchParams::default(), &patch).await.unwrap();
@@ -108,10 +90,7 @@ impl<'c> Replica<'c> {
 
     /// Stops the replica. The API server continues to call the replica while configurations exist.
     pub async fn end(&mut self) {
-        self.phase.send_replace(Phase::Closing);
-        if let Some(server) = self.server.take() {
-            server.await.unwrap();
-        }
+        self.endpoint.end().await;
     }
 }
 

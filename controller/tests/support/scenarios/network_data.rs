@@ -3,16 +3,13 @@
 
 use std::collections::BTreeSet;
 use std::ops::Deref;
-use std::sync::Arc;
 
 use glowplug::host::records::{ANNOTATION_PREFIX, NETWORK_PREFIX, STATUS_FIELD};
 use glowplug_controller::kinds::mac_pool::{MACPool, MacPoolSpec};
 use glowplug_controller::kinds::network_data::{ISSUED, NETWORK_DATA_LABEL, REPLACED_ANNOTATION, VM_ANNOTATION};
 use glowplug_controller::kinds::pool::{PoolSpec, StaticIPLease, StaticIPPool};
 use glowplug_controller::kinds::virtual_machine::LEFT_ALONE_ANNOTATION;
-use glowplug_controller::serve::{Certificate, Limits, Phase, serve};
 use http_body_util::Full;
-use hyper::Request;
 use hyper::body::Bytes;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
@@ -21,14 +18,11 @@ use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
-use tempfile::TempDir;
-use tokio::net::TcpListener;
-use tokio::sync::watch;
-use tokio::task::JoinHandle;
 
 use crate::support::Cluster;
 use crate::support::apply::{apply, apply_server_side};
 use crate::support::controller::{Site, merge, until};
+use crate::support::endpoint::Endpoint;
 use crate::support::hosted::copies::{clone_machine, restore};
 use crate::support::hosted::definitions::{INSTANCE, KUBEVIRT_MACHINE, VIRTUAL_MACHINE};
 use crate::support::hosted::kubevirt::{Drive, FINALIZER, RECEIVER, RESTORED_STRATEGY};
@@ -37,7 +31,7 @@ use crate::support::hosted::{Hosted, is_running, poll};
 use crate::support::installed::Installed;
 use crate::support::later;
 use crate::support::leader;
-use crate::support::replica::{configurations, write_certificate};
+use crate::support::replica::configurations;
 
 const MUTATING: &str = "MutatingWebhookConfiguration";
 const VALIDATING: &str = "ValidatingWebhookConfiguration";
@@ -402,43 +396,22 @@ pub async fn without_a_replica_a_machine_can_be_stopped_started_migrated_and_del
     place.end([]).await;
 }
 
-/// A replica of an earlier version, which does not serve the path for updates. Dropping this value stops the replica.
-struct WithoutPath {
-    _certificate: TempDir,
-    _phase: watch::Sender<Phase>,
-    task: JoinHandle<()>,
-}
-
-impl Drop for WithoutPath {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
-}
-
-impl WithoutPath {
-    /// Starts a replica that answers 404, and configures the API server to send updates of machines to this replica.
-    async fn start(place: &Place<'_>) -> Self {
-        let certificate = tempfile::tempdir().unwrap();
-        let roots = write_certificate(certificate.path());
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("https://{}/mutate-machine-updates", listener.local_addr().unwrap());
-        let (phase, phases) = watch::channel(Phase::Serving);
-        let identity = Some(Arc::new(Certificate::of(certificate.path())));
-        let absent = |_: Request<Bytes>| async {
-            hyper::Response::builder().status(404).body(Full::from(Bytes::from("not found"))).unwrap()
-        };
-        let task = tokio::spawn(serve(listener, identity, Limits::WEBHOOKS, absent, phases));
-        let configurations = configurations(place.cluster, MUTATING);
-        let mut webhooks = configurations.get("glowplug-controller").await.unwrap().data["webhooks"].take();
-        for webhook in webhooks.as_array_mut().unwrap() {
-            if webhook["name"] == "machine-updates.ipam.glowplug.dev" {
-                webhook["clientConfig"] = json!({"url": url, "caBundle": ByteString(roots.as_bytes().to_vec())});
-            }
+/// Starts a replica of an earlier version, which answers 404, and configures the API server to send updates of machines
+/// to this replica. Dropping the result stops the replica.
+async fn start_without_path(place: &Place<'_>) -> Endpoint {
+    let absent =
+        |_| async { hyper::Response::builder().status(404).body(Full::from(Bytes::from("not found"))).unwrap() };
+    let endpoint = Endpoint::start(absent).await;
+    let configurations = configurations(place.cluster, MUTATING);
+    let mut webhooks = configurations.get("glowplug-controller").await.unwrap().data["webhooks"].take();
+    for webhook in webhooks.as_array_mut().unwrap() {
+        if webhook["name"] == "machine-updates.ipam.glowplug.dev" {
+            webhook["clientConfig"] = endpoint.client_config("/mutate-machine-updates");
         }
-        let patch = Patch::Merge(json!({"webhooks": webhooks}));
-        configurations.patch("glowplug-controller", &PatchParams::default(), &patch).await.unwrap();
-        Self { _certificate: certificate, _phase: phase, task }
     }
+    let patch = Patch::Merge(json!({"webhooks": webhooks}));
+    configurations.patch("glowplug-controller", &PatchParams::default(), &patch).await.unwrap();
+    endpoint
 }
 
 /// Removes the reference of a machine in a dry run. Returns whether a webhook adds the reference again.
@@ -456,7 +429,7 @@ pub async fn with_a_replica_of_an_earlier_version_a_machine_can_be_stopped_start
     let place = Place::start(cluster, &["10.0.0.8/30"]).await;
     place.run("w").await;
     place.until_recorded("w").await;
-    let earlier = WithoutPath::start(&place).await;
+    let earlier = start_without_path(&place).await;
     poll("an update that no webhook changes", async || (!is_put_back(&place, "w").await).then_some(())).await;
     live_without_updates(&place, true).await;
     drop(earlier);
