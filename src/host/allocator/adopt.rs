@@ -183,10 +183,7 @@ impl Allocator {
         let rivals = rivals.get(&(Arc::clone(network), address)).into_iter().flatten();
         if let Some(other) = rivals.into_iter().find(|other| *other != claimant) {
             problems.push(Problem::Duplicate(Claimant::clone(other)));
-            // If both records are of one namespace, its share limits the reservation. If the other record is of another
-            // namespace, the address is always reserved, because the machine of this record may still use the address.
-            let is_of_namespace = other.machine.served_in() == claimant.machine.served_in();
-            match self.exceeds_share(network, address, origin).filter(|_| is_of_namespace) {
+            match self.exceeds_share(network, address, origin) {
                 Some(why) => problems.push(Problem::Ignored(why)),
                 None => self.add_conflict(network, address, origin, State::Mismatch, journal),
             }

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use super::attribution::Origin;
 use super::pool_state::PoolState;
 use super::state::Allocator;
-use crate::host::claim::{Claimant, Lease, Machine};
+use crate::host::claim::{Lease, Machine};
 use crate::host::may_record::{Ignored, Source};
 use crate::network::{Family, InterfaceName};
 
@@ -50,14 +50,7 @@ impl Allocator {
         let is_shared = |of: &PoolState| of.pool().is_shared() || !serves(of);
         let of = pools.next().filter(|of| is_shared(of) && pools.all(is_shared))?;
         let space = of.pool().space(Family::of(address))?;
-        // If no machine holds the address, and a user of another namespace records or reports the address, too, the
-        // address is reserved despite the limit: the machine of this record may still use the address.
-        let is_of_other = |other: &Claimant| other.machine.served_in() != machine.served_in();
-        let is_contested = || {
-            state.held_at(address).is_none()
-                && (state.conflict_at(address, is_of_other).is_some() || state.reporters_of(address).any(is_of_other))
-        };
-        if is_contested() || !self.has_address_of_each(network, address, machine) {
+        if !self.has_address_of_each(network, address, machine) {
             return None;
         }
         let reserved = of.recorded.get(&(space.family(), machine.served_in().to_owned())).copied().unwrap_or_default();

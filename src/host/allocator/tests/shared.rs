@@ -374,7 +374,7 @@ fn records_of_a_namespace_count_in_its_former_pool_after_its_leases_moved_to_a_n
 }
 
 #[test]
-fn an_address_that_machines_of_two_namespaces_record_stays_reserved_for_both() {
+fn each_machine_reserves_its_address_although_the_annotation_of_another_namespace_has_all_addresses() {
     let mut allocator = allocator([of(&["a", "b"], "")], []);
     let honest = |name: &str, last: usize| {
         let record = record(name, &format!("10.0.0.{last}"));
@@ -382,12 +382,30 @@ fn an_address_that_machines_of_two_namespaces_record_stays_reserved_for_both() {
     };
     let honest = (10..16).map(|last| honest(&format!("h-{last}"), last));
     allocator.adopt([greedy("a/x")].into_iter().chain(honest), at(1), &mut Journal::default());
-    let of_honest: Vec<String> = (10..16).map(|last| format!("10.0.0.{last} b/h-{last}")).collect();
-    assert_eq!(reserved(&allocator).into_iter().filter(|row| row.contains(" b/")).collect::<Vec<_>>(), of_honest);
+    let of_honest = (10..16).map(|last| format!("10.0.0.{last} b/h-{last}"));
+    let of_greedy = [10, 11].map(|last| format!("10.0.0.{last} a/x"));
+    let expected: BTreeSet<String> = of_honest.chain(of_greedy).collect();
+    assert_eq!(reserved(&allocator).into_iter().collect::<BTreeSet<_>>(), expected);
     // None of the recorded addresses goes to another machine.
     let next = allocator.claim(&claim_of("b/new", 1), at(2), &mut Journal::default()).unwrap();
     assert!(!(10..16).any(|last| next[0].addresses[0].ip().to_string() == format!("10.0.0.{last}")), "{next:?}");
     assert_eq!(allocator.conflicts().filter(|(.., it)| it.state != State::Mismatch).count(), 0);
+}
+
+#[test]
+fn two_namespaces_that_record_the_same_addresses_reserve_no_more_than_the_share_of_each() {
+    let other = |last| Reservation { kind: Source::Unreadable, ..network_data("c/w", last) };
+    let mut allocator = allocator([of(&["a", "b", "c"], "")], []);
+    for round in 0..4 {
+        // The machine of `a` records two addresses within the share of `a`, and one machine of `c` records them, too.
+        let title = format!("a/v-{round}");
+        for last in [10 + 2 * round, 11 + 2 * round] {
+            assert_eq!(set_aside(&mut allocator, &title, last), [""; 0]);
+            allocator.set_aside(other(last), at(1), &mut Journal::default());
+        }
+        release(&mut allocator, &[&title]);
+    }
+    assert_eq!(reserved(&allocator), ["10.0.0.10 c/w", "10.0.0.11 c/w"]);
 }
 
 #[test]
