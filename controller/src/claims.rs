@@ -27,7 +27,7 @@ use kube::runtime::events::EventType;
 use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 
-use crate::claims::decision::{Adoptee, Cluster, Lesson, Recorded, Step, View, decide, limit_reservations};
+use crate::claims::decision::{Adoptee, Cluster, Lesson, Recorded, Step, View, decide};
 use crate::claims::known_claims::{ClaimKind, KnownClaims};
 pub use crate::claims::requests::Provider;
 use crate::claims::requests::{is_gone, json_patch};
@@ -358,11 +358,8 @@ impl Work<'_> {
         if unrecorded.is_empty() {
             return Ok(());
         }
-        let adoptees = self.provider.registry.read(move |allocator| {
-            let adoptees: Vec<Adoptee> = unrecorded.into_iter().filter_map(|it| Adoptee::read(allocator, it)).collect();
-            limit_reservations(allocator, adoptees)
-        });
-        let (mut recorded, mut reserved, mut beyond) = (vec![], vec![], vec![]);
+        let adoptees = self.provider.registry.read(move |allocator| Adoptee::read_all(allocator, unrecorded));
+        let (mut recorded, mut alone) = (vec![], vec![]);
         let (mut records, mut reservations) = (vec![], vec![]);
         for Adoptee { address, lesson } in adoptees.await? {
             match lesson {
@@ -372,24 +369,19 @@ impl Work<'_> {
                     records.push((record, network));
                 }
                 Lesson::Reservation(reservation) => {
-                    reserved.push(address);
+                    alone.push(address);
                     reservations.push(reservation);
-                }
-                Lesson::TooMany(reservation) => {
-                    let source = reservation.source;
-                    tracing::warn!(
-                        source,
-                        "ignored an IPAddress without a claim: its namespace reserves a quarter of the pool"
-                    );
-                    beyond.push(address);
                 }
             }
         }
         if !reservations.is_empty() {
-            tracing::info!(addresses = reservations.len(), "reserved the addresses of IPAddresses without a claim");
-            // `limit_reservations` has limited these reservations. The registry itself limits only the further addresses
-            // of an IPAddress.
-            self.provider.registry.add_conflicts(reservations).await?;
+            let all = reservations.len();
+            let beyond = self.provider.registry.add_conflicts(reservations).await?;
+            for mismatch in &beyond {
+                tracing::warn!(%mismatch, "did not reserve the address of an IPAddress without a claim");
+            }
+            let addresses = all - beyond.len();
+            tracing::info!(addresses, "reserved the addresses of IPAddresses without a claim");
         }
         let holders = self.provider.adopt_all(records).await?;
         // A claim may have ended during the adoption. No watch would then cause the pass that releases its adopted
@@ -400,8 +392,7 @@ impl Work<'_> {
         }
         let mut index = self.index();
         recorded.iter().for_each(|address| index.note_recorded(address));
-        reserved.iter().for_each(|address| index.note_reserved(address));
-        beyond.iter().for_each(|address| index.note_alone(address));
+        alone.iter().for_each(|address| index.note_reserved(address));
         Ok(())
     }
 

@@ -16,6 +16,7 @@
 //! | report of a guest | lease | by report | by report | by report | by report | by report | by report |
 //! | Service or Cluster | lease | by report | by report | by report | by report | by report | by report |
 //! | network data of a user | lease | by record | by record | mismatch | ignored | ignored | by record |
+//! | network data of an instance that never ran | lease | by record | by record | mismatch | ignored | ignored | by record |
 //! | MAC address of a template | lease | lease | ignored | ignored | ignored | ignored | mismatch |
 //! | unreadable record | lease | mismatch | mismatch | mismatch | ignored | ignored | mismatch |
 //!
@@ -58,6 +59,8 @@ pub enum Source {
     Neighbour,
     /// Network data that a user wrote for a machine.
     NetworkData,
+    /// Network data of an instance that never ran and has no VirtualMachine.
+    IdleInstance,
     /// The MAC address in the template of a VirtualMachine.
     MacAddress,
     /// A record that cannot be read, but may have the address.
@@ -142,7 +145,7 @@ pub fn may_record(source: Source, standing: Standing) -> Verdict {
         (_, Standing::Held) => Lease,
         // The address is in use, even if no pool offers it to this guest.
         (Source::Report | Source::Neighbour, _) => Reserve(State::ByReport),
-        (Source::NetworkData, Standing::HeldByOther) => Reserve(State::ByRecord),
+        (Source::NetworkData | Source::IdleInstance, Standing::HeldByOther) => Reserve(State::ByRecord),
         (_, Standing::HeldByOther) => Reserve(State::Mismatch),
         // Users of one namespace could otherwise reserve the addresses of all other namespaces.
         (_, Standing::Foreign) => Ignore(Ignored::OtherNamespace),
@@ -150,13 +153,16 @@ pub fn may_record(source: Source, standing: Standing) -> Verdict {
         (Source::MacAddress, Standing::Reserved) => Ignore(Ignored::Reserved),
         (Source::MacAddress, Standing::Excluded | Standing::NoPool) => Ignore(Ignored::NoPool),
         (_, Standing::Reserved) => Reserve(State::Mismatch),
-        (Source::LoneIpAddress | Source::NetworkData | Source::Unreadable, Standing::NoPool) => Ignore(Ignored::NoPool),
+        (Source::LoneIpAddress | Source::NetworkData | Source::IdleInstance | Source::Unreadable, Standing::NoPool) => {
+            Ignore(Ignored::NoPool)
+        }
         (_, Standing::NoPool) => Reserve(State::Mismatch),
         // The record may be of another machine, or have another address.
         (Source::Unreadable, Standing::Offered | Standing::Excluded) => Reserve(State::Mismatch),
-        (Source::LoneIpAddress | Source::NetworkData, Standing::Offered | Standing::Excluded) => {
-            Reserve(State::ByRecord)
-        }
+        (
+            Source::LoneIpAddress | Source::NetworkData | Source::IdleInstance,
+            Standing::Offered | Standing::Excluded,
+        ) => Reserve(State::ByRecord),
         (_, Standing::Offered) => Lease,
         (_, Standing::Excluded) => Reserve(State::Excluded),
     }
@@ -166,7 +172,7 @@ pub fn may_record(source: Source, standing: Standing) -> Verdict {
 
 impl Source {
     /// Every source.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Annotation,
         Self::StatusMap,
         Self::Secret,
@@ -176,9 +182,16 @@ impl Source {
         Self::Report,
         Self::Neighbour,
         Self::NetworkData,
+        Self::IdleInstance,
         Self::MacAddress,
         Self::Unreadable,
     ];
+
+    /// Whether the record belongs to a machine or a claim. A user can create any number of IPAddresses and instances
+    /// without a machine or a claim.
+    pub(super) fn is_of_holder(self) -> bool {
+        !matches!(self, Self::LoneIpAddress | Self::IdleInstance)
+    }
 }
 
 impl fmt::Display for Source {
@@ -193,6 +206,7 @@ impl fmt::Display for Source {
             Self::Report => "report of a guest",
             Self::Neighbour => "Service or Cluster",
             Self::NetworkData => "network data of a user",
+            Self::IdleInstance => "network data of an instance that never ran",
             Self::MacAddress => "MAC address of a template",
             Self::Unreadable => "unreadable record",
         })
@@ -322,7 +336,7 @@ mod tests {
 
     #[test]
     fn a_record_of_a_held_address_keeps_the_lease_for_every_source() {
-        assert_eq!(Source::ALL.map(|source| may_record(source, Standing::Held)), [Verdict::Lease; 11]);
+        assert_eq!(Source::ALL.map(|source| may_record(source, Standing::Held)), [Verdict::Lease; 12]);
     }
 
     #[test]

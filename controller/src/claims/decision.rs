@@ -16,7 +16,7 @@ mod recorded;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use adoptee::{Adoptee, Lesson, Unrecorded, limit_reservations};
+pub(crate) use adoptee::{Adoptee, Lesson, Unrecorded};
 pub(crate) use recorded::{Held, Recorded, held_by, record, surplus};
 
 use std::collections::BTreeSet;

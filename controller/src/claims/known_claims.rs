@@ -42,8 +42,8 @@ pub(crate) struct KnownClaims {
     pools: Facts,
     /// IPAddresses that may be missing from the registry, by pool.
     unrecorded: BTreeSet<(PoolId, Key)>,
-    /// UIDs of IPAddresses without a claim whose addresses are reserved, by name. An IPAddress in this map may be gone,
-    /// or may have got its claim meanwhile.
+    /// UIDs of IPAddresses without a claim whose addresses are reserved within the share of the namespace, by name. An
+    /// IPAddress in this map may be gone, or may have got its claim meanwhile.
     reserved: BTreeMap<Key, BTreeSet<String>>,
 }
 
@@ -253,16 +253,12 @@ impl KnownClaims {
         }
     }
 
-    /// Notes that the registry reserves the address of an IPAddress that has no claim.
+    /// Notes that the registry reserves the address of an IPAddress that has no claim, or that the share of its namespace
+    /// does not allow the reservation.
     pub(crate) fn note_reserved(&mut self, address: &IpAddress) {
         let uid = address.metadata.uid.clone().unwrap_or_default();
         self.reserved.entry(address.key()).or_default().insert(uid);
-        self.note_alone(address);
-    }
-
-    /// Notes that the registry has nothing more to adopt from an IPAddress without a claim. Does nothing if the claim
-    /// of the IPAddress has come meanwhile.
-    pub(crate) fn note_alone(&mut self, address: &IpAddress) {
+        // If the claim of the IPAddress has come meanwhile, the registry must still adopt the record of the claim.
         if self.claim_of(address).is_none() {
             self.note_recorded(address);
         }

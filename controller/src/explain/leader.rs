@@ -14,7 +14,7 @@ use glowplug::host::registry::Registry;
 use glowplug::network::Family;
 use k8s_openapi::jiff::Timestamp;
 
-use crate::claims::decision::{self, Adoptee, Cluster, Lesson, Step, decide, limit_reservations, record};
+use crate::claims::decision::{self, Adoptee, Cluster, Lesson, Step, decide, record};
 use crate::claims::ipam;
 use crate::claims::ipam::decision::Serving;
 use crate::cluster::key::{Key, PoolId};
@@ -134,14 +134,11 @@ impl Lists {
     fn add_claims(&mut self, allocator: &Allocator, recorded: &mut Recorded) {
         let Some(claims) = &mut self.claims else { return };
         claims.forget_recorded();
-        let unrecorded = claims.unrecorded(None).into_iter();
-        let adoptees = unrecorded.filter_map(|it| Adoptee::read(allocator, it)).collect();
-        for Adoptee { address, lesson } in limit_reservations(allocator, adoptees) {
+        for Adoptee { address, lesson } in Adoptee::read_all(allocator, claims.unrecorded(None)) {
             match lesson {
                 Lesson::Record(record, _) => recorded.inventory.records.push(record),
                 Lesson::Reservation(reservation) => recorded.alone.push(reservation),
                 Lesson::None => recorded.inventory.records.extend(record_of_holder(allocator, &address)),
-                Lesson::TooMany(_) => {}
             }
         }
     }

@@ -527,7 +527,7 @@ impl View {
         }
     }
 
-    /// Whether only an instance without a VirtualMachine refers to the Secret, and the instance has never run. Users can
+    /// Whether only an instance without a VirtualMachine has the network data, and the instance has never run. Users can
     /// create such instances in any number, so the addresses become no leases: they are reserved within the share of
     /// the namespace.
     pub(super) fn is_unproven(&self) -> bool {
@@ -556,6 +556,7 @@ impl View {
                 held.address == address && is_own && network.as_ref().is_none_or(|network| *network == held.network)
             })
         };
+        let kind = if self.is_unproven() { Source::IdleInstance } else { Source::NetworkData };
         let networks: Vec<Option<String>> = match &self.selected {
             Ok(selected) => {
                 let networks = selected.iter().map(|selected| &selected.network);
@@ -570,7 +571,7 @@ impl View {
                 network: network.clone(),
                 claimant: claimant.clone(),
                 source: source.to_owned(),
-                kind: Source::NetworkData,
+                kind,
             };
             unheld.map(reservation).collect::<Vec<_>>()
         };

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::pool_state::Counts;
+use super::pool_state::{Counts, Recorders};
 use super::users::{Evidence, User};
 use crate::host::address::{AddressRange, AddressSet};
 use crate::host::claim::{Claimant, Conflict, Lease, Machine, is_guest_of, is_namesake, is_successor};
@@ -22,9 +22,8 @@ pub(super) struct Network {
     // address, or until the lease is forgotten.
     leases: BTreeMap<IpAddr, Lease>,
     conflicts: BTreeMap<IpAddr, BTreeMap<Machine, Records>>,
-    // Number of records in `conflicts`, by address and by the namespace of the machine or claim. Reports of guests are
-    // not counted.
-    recording: BTreeMap<IpAddr, BTreeMap<String, usize>>,
+    // Number of records in `conflicts`, by address and recorders. Reports of guests are not counted.
+    recording: BTreeMap<IpAddr, BTreeMap<Recorders, usize>>,
     // Machines of `conflicts` whose objects no longer record the address. The address stays reserved for the machine.
     // The caller reports these machines, and no ledger stores them.
     ended: BTreeMap<IpAddr, BTreeSet<Machine>>,
@@ -111,32 +110,33 @@ impl Network {
         self.conflicts.keys().chain(self.reports.keys()).copied().collect()
     }
 
-    /// Whether records of a namespace reserve an address.
-    pub(super) fn is_recorded_in(&self, address: IpAddr, namespace: &str) -> bool {
-        self.recording.get(&address).is_some_and(|namespaces| namespaces.contains_key(namespace))
+    /// Whether records of these recorders reserve an address.
+    pub(super) fn is_recorded_by(&self, address: IpAddr, recorders: &Recorders) -> bool {
+        self.recording.get(&address).is_some_and(|all| all.contains_key(recorders))
     }
 
-    /// Updates how many records of a namespace reserve an address, after a record was added or removed.
+    /// Updates how many records of a machine or claim, and of those of its namespace, reserve an address, after a record
+    /// was added or removed.
     fn count_record(&mut self, address: IpAddr, machine: &Machine, is_added: bool) {
-        let namespaces = self.recording.entry(address).or_default();
-        let namespace = machine.served_in();
-        let count = namespaces.get(namespace).copied().unwrap_or_default();
+        let all = self.recording.entry(address).or_default();
+        let recorders = Recorders::of(machine);
+        let count = all.get(&recorders).copied().unwrap_or_default();
         match if is_added { count + 1 } else { count.saturating_sub(1) } {
-            0 => namespaces.remove(namespace),
-            count => namespaces.insert(namespace.to_owned(), count),
+            0 => all.remove(&recorders),
+            count => all.insert(recorders, count),
         };
-        if namespaces.is_empty() {
+        if all.is_empty() {
             self.recording.remove(&address);
         }
     }
 
-    /// Number of addresses in a pool that are reserved by records, for each family and namespace.
-    pub(super) fn recorded_of(&self, pool: &Pool) -> Counts {
+    /// Number of addresses in a pool that are reserved by records, for each family and for each of the recorders.
+    pub(super) fn recorded_of(&self, pool: &Pool) -> Counts<Recorders> {
         let mut counts = Counts::new();
         let ranges = pool.spaces().flat_map(|space| space.ranges());
-        for (address, namespaces) in ranges.flat_map(|range| self.recording.range(addresses(range))) {
-            for namespace in namespaces.keys() {
-                *counts.entry((Family::of(*address), namespace.clone())).or_default() += 1;
+        for (address, recorders) in ranges.flat_map(|range| self.recording.range(addresses(range))) {
+            for of_namespace in recorders.keys() {
+                *counts.entry((Family::of(*address), of_namespace.clone())).or_default() += 1;
             }
         }
         counts

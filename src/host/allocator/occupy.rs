@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::network::Network;
-use super::pool_state::{Counts, count};
+use super::pool_state::{Counts, Recorders, count};
 use super::state::Allocator;
 use crate::host::claim::{Claimant, Lease, Machine};
 use crate::host::may_record::State;
@@ -38,7 +38,7 @@ impl Allocator {
         }
         for pool in self.counted_in(network, address, lease) {
             if let Some(state) = self.pools.get_mut(&pool).filter(|state| *state.pool.network == *network) {
-                count(&mut state.held, Family::of(address), lease.claimant.machine.served_in(), is_added);
+                count(&mut state.held, Family::of(address), lease.claimant.machine.served_in().to_owned(), is_added);
             }
         }
     }
@@ -55,12 +55,12 @@ impl Allocator {
     }
 
     /// Number of held addresses of a network in each pool, by family and namespace.
-    pub(super) fn held_by_pool(&self, network: &str) -> BTreeMap<Arc<str>, Counts> {
-        let mut all = BTreeMap::<_, Counts>::new();
+    pub(super) fn held_by_pool(&self, network: &str) -> BTreeMap<Arc<str>, Counts<String>> {
+        let mut all = BTreeMap::<_, Counts<String>>::new();
         for (address, lease) in self.networks.get(network).into_iter().flat_map(Network::held) {
             for pool in self.counted_in(network, address, lease) {
                 let counts = all.entry(pool).or_default();
-                count(counts, Family::of(address), lease.claimant.machine.served_in(), true);
+                count(counts, Family::of(address), lease.claimant.machine.served_in().to_owned(), true);
             }
         }
         all
@@ -75,14 +75,14 @@ impl Allocator {
         claimant: &Claimant,
         record: Option<(State, Arc<str>)>,
     ) -> Option<(State, Arc<str>)> {
-        let namespace = claimant.machine.served_in();
+        let recorders = Recorders::of(&claimant.machine);
         let network = self.networks.entry(Arc::clone(name)).or_default();
         let was_occupied = network.is_occupied(address);
-        let was_recorded = network.is_recorded_in(address, namespace);
+        let was_recorded = network.is_recorded_by(address, &recorders);
         let before = network.set_conflict(address, claimant, record);
-        let is_recorded = network.is_recorded_in(address, namespace);
+        let is_recorded = network.is_recorded_by(address, &recorders);
         if was_recorded != is_recorded {
-            self.count_record(name, address, namespace, is_recorded);
+            self.count_record(name, address, &recorders, is_recorded);
         }
         self.occupy_again(name, address, was_occupied);
         self.index(&claimant.machine, name, address);
@@ -91,13 +91,13 @@ impl Allocator {
         before
     }
 
-    /// Adds one address to the count of addresses that records of a namespace reserve, in each pool with the address,
-    /// or removes the address from these counts.
-    fn count_record(&mut self, network: &str, address: IpAddr, namespace: &str, is_added: bool) {
+    /// Adds one address to the count of addresses that these recorders reserve, in each pool with the address, or
+    /// removes the address from these counts.
+    fn count_record(&mut self, network: &str, address: IpAddr, recorders: &Recorders, is_added: bool) {
         let pools = self.networks.get(network).into_iter().flat_map(|network| network.pools_with(address));
         for name in pools {
             let Some(state) = self.pools.get_mut(name) else { continue };
-            count(&mut state.recorded, Family::of(address), namespace, is_added);
+            count(&mut state.recorded, Family::of(address), recorders.clone(), is_added);
         }
     }
 

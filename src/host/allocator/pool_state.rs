@@ -23,22 +23,38 @@ pub(super) struct PoolState {
     // The families of which addresses are closed: see `Registry::open`.
     pub(super) closed: BTreeSet<Family>,
     // Number of addresses that records reserve.
-    pub(super) recorded: Counts,
-    // Number of held addresses: see `Allocator::counted_in`.
-    pub(super) held: Counts,
+    pub(super) recorded: Counts<Recorders>,
+    // Number of held addresses, by namespace: see `Allocator::counted_in`.
+    pub(super) held: Counts<String>,
 }
 
-/// A number of addresses, by family and by the namespace of their machines.
-pub(super) type Counts = BTreeMap<(Family, String), usize>;
+/// The machines of a namespace, or its claims. The share of a pool limits their records.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(super) struct Recorders {
+    namespace: String,
+    are_claims: bool,
+}
 
-/// Adds one address of a namespace to the counts, or removes one address.
-pub(super) fn count(counts: &mut Counts, family: Family, namespace: &str, is_added: bool) {
-    let key = (family, namespace.to_owned());
+/// A number of addresses, by family and by those who hold or record the addresses.
+pub(super) type Counts<B> = BTreeMap<(Family, B), usize>;
+
+/// Adds one address to the counts, or removes one address.
+pub(super) fn count<B: Ord>(counts: &mut Counts<B>, family: Family, by: B, is_added: bool) {
+    let key = (family, by);
     let count = counts.get(&key).copied().unwrap_or_default();
     match if is_added { count + 1 } else { count.saturating_sub(1) } {
         0 => counts.remove(&key),
         count => counts.insert(key, count),
     };
+}
+
+// === impl Recorders ===
+
+impl Recorders {
+    /// The machines or claims of one namespace to which a machine or claim belongs.
+    pub(super) fn of(machine: &Machine) -> Self {
+        Self { namespace: machine.served_in().to_owned(), are_claims: machine.kind.is_claim() }
+    }
 }
 
 // === impl PoolState ===

@@ -1,18 +1,18 @@
-//! The share of one namespace in a pool: it limits the addresses that records of the namespace reserve without a lease,
-//! and the addresses of guests of the namespace that migrated to another cluster.
+//! The share of one namespace in a pool: it limits the addresses that records of its machines, and records of its
+//! claims, reserve without a lease, and the addresses of guests of the namespace that migrated to another cluster.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use super::attribution::Origin;
-use super::pool_state::PoolState;
+use super::pool_state::{PoolState, Recorders};
 use super::state::Allocator;
 use crate::host::claim::{Lease, Machine};
 use crate::host::may_record::{Ignored, Source};
 use crate::network::{Family, InterfaceName};
 
 /// The share of a namespace is the size of the pool, divided by this number. The share limits how many addresses of a
-/// shared pool records of the namespace reserve without a lease. In a pool that serves several namespaces, the share
+/// shared pool records of machines of the namespace, and records of its claims, reserve without a lease. In a pool that serves several namespaces, the share
 /// also limits how many addresses are kept for guests of the namespace that migrated to another cluster.
 const PART: u128 = 4;
 
@@ -29,10 +29,17 @@ impl Allocator {
     /// Why this record reserves no further address: records of its claim already reserve as many addresses as one claim
     /// may reserve, or records of the namespace already reserve its share of a shared pool. `None`: the record may
     /// reserve the address. Without these limits, a user of one namespace could block all addresses with the annotation
-    /// of one machine, or with one claim.
+    /// of one machine, or with one claim. Reports have other limits.
     ///
-    /// For each interface of a machine, and for a claim, one address of each family is reserved despite the share,
-    /// because the machine may use the address. Reports have other limits.
+    /// The machines of a namespace have one share, and its claims have another one. A user may write the address of a
+    /// claim into the network data of a machine: the records of such machines leave the share of the claims to the
+    /// IPAddresses without a claim.
+    ///
+    /// These addresses are reserved despite the share:
+    ///
+    /// - One address of each family for each interface of a machine, and for a claim, because the machine may use the
+    ///   address. The record must be of a machine or claim: see [`Source::is_of_holder`].
+    /// - An address that counts in the share already, because of other records.
     pub(super) fn exceeds_share(&self, network: &str, address: IpAddr, origin: &Origin) -> Option<Ignored> {
         let machine = &origin.claimant.machine;
         let state = self.networks.get(network)?;
@@ -50,10 +57,12 @@ impl Allocator {
         let is_shared = |of: &PoolState| of.pool().is_shared() || !serves(of);
         let of = pools.next().filter(|of| is_shared(of) && pools.all(is_shared))?;
         let space = of.pool().space(Family::of(address))?;
-        if !self.has_address_of_each(network, address, machine) {
+        let is_first = || origin.kind.is_of_holder() && !self.has_address_of_each(network, address, machine);
+        let recorders = Recorders::of(machine);
+        if state.is_recorded_by(address, &recorders) || is_first() {
             return None;
         }
-        let reserved = of.recorded.get(&(space.family(), machine.served_in().to_owned())).copied().unwrap_or_default();
+        let reserved = of.recorded.get(&(space.family(), recorders)).copied().unwrap_or_default();
         let most = usize::try_from((space.total() / PART).max(1)).unwrap_or(usize::MAX);
         (reserved >= most).then_some(Ignored::Share)
     }

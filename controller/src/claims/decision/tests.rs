@@ -1,9 +1,7 @@
 //! Tests of the decisions about IPAddressClaims.
 
-use glowplug::host::allocator::Allocator;
-use glowplug::host::claim::Reservation;
 use glowplug::host::may_record::Source;
-use glowplug::host::pool::{Namespaces, Pool};
+use glowplug::host::pool::Namespaces;
 use glowplug::network::InterfaceName;
 
 use super::recorded::RegisteredPool;
@@ -619,70 +617,4 @@ fn the_record_of_an_address_ends_if_the_ipaddress_does_not_have_the_address() {
     view.ledger.unrecorded = noted.clone();
     let holder = view.key.holder(HolderKind::IpAddressClaim, view.claim.as_ref().unwrap().uid());
     assert_eq!(decide(&view, Timestamp::UNIX_EPOCH), Step::EndRecords(holder, noted));
-}
-
-#[test]
-fn records_of_addresses_that_claims_hold_do_not_count_as_reservations_of_the_namespace() {
-    use glowplug::host::ledger::MemoryLedger;
-    use glowplug::host::registry::Registry;
-
-    let pool = br#"{"name": "p", "network": "n/vlan10", "addresses": ["10.0.0.0/24"]}"#;
-    let now = Timestamp::UNIX_EPOCH;
-    let mut registry = Registry::open(MemoryLedger::default()).unwrap();
-    let pool = Pool::parse(pool).unwrap().remove(0).with_name("p".to_owned());
-    registry.resize(vec![pool], &[], now).unwrap();
-    registry.open_addresses(now).unwrap();
-    for at in 1..=64 {
-        let key = Key { namespace: "n".to_owned(), name: format!("c-{at}") };
-        let of = |kind, uid: &str| Claimant { machine: key.holder(kind, uid), interface: eno101() };
-        let machine = of(HolderKind::IpAddressClaim, "u").machine;
-        let claim = Claim { machine, created: now, requests: vec![Request::of("p")], sticky: false, secret: None };
-        let ip = registry.claim(&claim, now).unwrap().remove(0).addresses[0].ip();
-        let network_data = Reservation {
-            address: ip,
-            network: Some("n/vlan10".to_owned()),
-            claimant: of(HolderKind::VirtualMachine, "v"),
-            source: format!("VirtualMachine {key}"),
-            kind: Source::NetworkData,
-        };
-        registry.set_aside([network_data], now).unwrap();
-    }
-    let spec = json!({
-        "address": "10.0.0.200",
-        "poolRef": {"apiGroup": "ipam.glowplug.dev", "kind": "GlobalStaticIPPool", "name": "p"},
-    });
-    let lone =
-        address(&json!({"metadata": {"name": "lone", "uid": "a9", "ownerReferences": []}, "spec": spec})).unwrap();
-    let allocator = registry.state().unwrap();
-    assert_eq!((allocator.leases().count(), allocator.conflicts().count()), (64, 64));
-    let adoptee = Adoptee::read(allocator, Unrecorded { address: lone, claim: None }).unwrap();
-    let lesson = limit_reservations(allocator, vec![adoptee]).remove(0).lesson;
-    assert!(matches!(lesson, Lesson::Reservation(reservation) if reservation.address.to_string() == "10.0.0.200"));
-}
-
-#[test]
-fn an_ipaddress_and_an_earlier_ipaddress_of_its_name_count_as_one_reservation() {
-    use glowplug::host::ledger::MemoryLedger;
-    use glowplug::host::registry::Registry;
-
-    let pool = br#"{"name": "p", "network": "n/vlan10", "addresses": ["10.0.0.4/30"]}"#;
-    let now = Timestamp::UNIX_EPOCH;
-    let mut registry = Registry::open(MemoryLedger::default()).unwrap();
-    let pool = Pool::parse(pool).unwrap().remove(0).with_name("p".to_owned());
-    registry.resize(vec![pool], &[], now).unwrap();
-    let lone = |name: &str, uid: &str, ip: &str| {
-        let spec = json!({"address": ip, "poolRef": {"apiGroup": "ipam.glowplug.dev", "kind": "GlobalStaticIPPool", "name": "p"}});
-        let metadata = json!({"name": name, "uid": uid, "ownerReferences": []});
-        Unrecorded { address: address(&json!({"metadata": metadata, "spec": spec})).unwrap(), claim: None }
-    };
-    let lesson = |allocator: &Allocator, of: Unrecorded| {
-        limit_reservations(allocator, vec![Adoptee::read(allocator, of).unwrap()]).remove(0).lesson
-    };
-    let Lesson::Reservation(first) = lesson(registry.state().unwrap(), lone("a", "u1", "10.0.0.5")) else { panic!() };
-    registry.set_aside([first], now).unwrap();
-    let allocator = registry.state().unwrap();
-    let is_reserved = |of| matches!(lesson(allocator, of), Lesson::Reservation(_));
-    assert!(is_reserved(lone("a", "u2", "10.0.0.5")), "the same name and address");
-    assert!(!is_reserved(lone("a", "u2", "10.0.0.6")), "another address");
-    assert!(!is_reserved(lone("b", "u3", "10.0.0.5")), "another name");
 }

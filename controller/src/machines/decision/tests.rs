@@ -1064,11 +1064,22 @@ fn reserve(uid: &str, address: &str, source: &str) -> Step {
     Step::Reserve(vec![reservation(claimant, address.parse().unwrap(), source)])
 }
 
+/// Returns the same step for an instance that never ran and has no VirtualMachine.
+fn of_idle_instance(step: Step) -> Step {
+    let Step::Reserve(all) = step else { panic!("{step:?}") };
+    Step::Reserve(all.into_iter().map(|of| Reservation { kind: may_record::Source::IdleInstance, ..of }).collect())
+}
+
 #[test]
 fn the_network_data_of_a_user_that_a_guest_reads_is_reserved_although_the_template_has_changed() {
     let foreign = NetworkSecret::Foreign("no annotation".to_owned(), vec!["10.0.0.10".parse().unwrap()]);
     let secrets = [("mine".to_owned(), foreign)].into();
     let inline = |address: &str| with_volume(&data_of_user(address));
+    let started = |address: &str| {
+        let mut guest = inline(address);
+        guest["status"] = running()["status"].clone();
+        guest
+    };
     let mine = with_volume(&json!({"networkDataSecretRef": {"name": "mine"}}));
     let steps = |template: Option<&Value>, guest: &Value| {
         let vm = template.map(|template| vm(&json!({"spec": {"template": template}})));
@@ -1081,7 +1092,10 @@ fn the_network_data_of_a_user_that_a_guest_reads_is_reserved_although_the_templa
     assert_eq!(steps(Some(&inline("10.0.0.8")), &inline("10.0.0.8")), [reserve("v-1", "10.0.0.8", of_vm)]);
     // The VirtualMachine refers to a Secret of the controller, or is gone.
     assert_eq!(steps(Some(&json!({})), &inline("10.0.0.8")), both[..1]);
-    assert_eq!(steps(None, &inline("10.0.0.8")), [reserve("i-1", "10.0.0.8", of_guest)]);
+    assert_eq!(steps(None, &started("10.0.0.8")), [reserve("i-1", "10.0.0.8", of_guest)]);
+    // Users can create any number of instances that never run and have no VirtualMachine.
+    let idle = of_idle_instance(reserve("i-1", "10.0.0.8", of_guest));
+    assert_eq!(steps(None, &inline("10.0.0.8")), [idle]);
     let read = || vec![Step::ReadOtherSecret("mine".to_owned()), reserve("v-1", "10.0.0.10", "Secret n/mine")];
     assert_eq!(steps(Some(&mine), &mine), read());
     assert_eq!(steps(Some(&inline("10.0.0.9")), &mine), [read(), both[1..].to_vec()].concat());
@@ -1092,7 +1106,7 @@ fn the_network_data_of_a_user_that_a_guest_reads_is_reserved_although_the_templa
         assert_eq!(steps(Some(&json!({})), &guest), []);
     }
     // Without a guest of the VirtualMachine, a pass reserves the addresses before it checks whether holders are gone.
-    let orphan = View { vm: None, instance: Some(instance(&inline("10.0.0.8"))), ..view() };
+    let orphan = View { vm: None, instance: Some(instance(&started("10.0.0.8"))), ..view() };
     assert_eq!(decide(&orphan), reserve("i-1", "10.0.0.8", of_guest));
 }
 
@@ -1640,7 +1654,7 @@ fn an_address_that_a_user_has_added_to_the_secret_of_a_guest_is_reserved_after_a
     assert_eq!(decide(&orphan), reserve("i-1", "10.0.0.9", &source));
     // The guest of the orphan has never run.
     let unproven = View { instance: Some(reading(Some(EARLIER), &json!({}))), ..orphan };
-    assert_eq!(decide(&unproven), reserve("i-1", "10.0.0.9", &source));
+    assert_eq!(decide(&unproven), of_idle_instance(reserve("i-1", "10.0.0.9", &source)));
     view.reserved.insert(source);
     outdated(view, RESTART);
 }
@@ -1693,7 +1707,8 @@ fn the_secret_of_an_instance_that_never_ran_and_has_no_virtual_machine_reserves_
     let waiting = instance(&json!({"status": {"phase": "Scheduling"}}));
     let mut view = View { vm: None, machine: None, instance: Some(waiting), ..settled() };
     view.ledger.held.clear();
-    assert!(matches!(view.adopt_guest(), Some(Step::Reserve(_))), "{:?}", view.adopt_guest());
+    let expected = of_idle_instance(reserve("i-1", "10.0.0.8", &format!("Secret n/{NAME}")));
+    assert_eq!(view.adopt_guest(), Some(expected));
     view.instance = Some(instance(&running()));
     assert!(matches!(view.adopt_guest(), Some(Step::Adopt(..))), "{:?}", view.adopt_guest());
 }

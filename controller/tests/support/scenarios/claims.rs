@@ -482,6 +482,42 @@ pub async fn a_global_pool_serves_claims_of_every_namespace(cluster: &Cluster) {
     assert_eq!(other.address_of("a").await, "10.0.0.9");
 }
 
+pub async fn ipaddresses_without_a_claim_reserve_a_quarter_of_a_global_pool_although_claims_hold_the_addresses(
+    cluster: &Cluster,
+) {
+    let (site, other) = (Site::new(cluster).await, Site::new(cluster).await);
+    let pools: Api<GlobalStaticIPPool> = Api::all(cluster.client());
+    let spec = GlobalPoolSpec { pool: site.spec(&["10.0.0.8/29"]) };
+    pools.create(&PostParams::default(), &GlobalStaticIPPool::new(&site.namespace, spec)).await.unwrap();
+    let mut controller = Controller::of(cluster, "");
+    controller.until_ready().await;
+    let pool = json!({"apiGroup": "ipam.glowplug.dev", "kind": "GlobalStaticIPPool", "name": site.namespace});
+    let holders = ["a", "b", "c", "d"];
+    for (name, address) in holders.into_iter().zip(["10.0.0.8", "10.0.0.9", "10.0.0.10", "10.0.0.11"]) {
+        site.claim(name, &json!({"spec": {"poolRef": pool}})).await;
+        assert_eq!(site.address_of(name).await, address);
+    }
+    let lone = async |name: &str, address: &str| {
+        let spec = json!({"poolRef": pool, "claimRef": {"name": name}, "address": address, "prefix": 16});
+        create(&other.addresses, json!({"metadata": {"name": name}, "spec": spec})).await;
+    };
+    let conflicts =
+        async || Some(pools.get(&site.namespace).await.unwrap().status?.families.first()?.conflicts.clone());
+    // A quarter of eight addresses is two.
+    for (name, address, count) in [("a", "10.0.0.8", "1"), ("b", "10.0.0.9", "2")] {
+        lone(name, address).await;
+        poll("a conflict", async || (conflicts().await? == count).then_some(())).await;
+    }
+    lone("c", "10.0.0.10").await;
+    lone("d", "10.0.0.11").await;
+    for name in holders {
+        site.delete(name).await;
+        site.until_gone(name).await;
+    }
+    site.claim("next", &json!({"spec": {"poolRef": pool}})).await;
+    assert_eq!(site.address_of("next").await, "10.0.0.10");
+}
+
 pub async fn a_claim_of_machine_api_is_released_after_machine_api_has_removed_its_finalizer(cluster: &Cluster) {
     let (site, _controller) = site(cluster, &["10.0.0.8/32"]).await;
     let old = Site::of(cluster, &site.namespace, "v1beta1");

@@ -292,6 +292,7 @@ scenarios! {
     claims::a_claim_waits_for_its_pool,
     claims::a_claim_with_a_mistake_in_its_pool_reference_has_a_condition_and_gets_no_address,
     claims::a_global_pool_serves_claims_of_every_namespace,
+    claims::ipaddresses_without_a_claim_reserve_a_quarter_of_a_global_pool_although_claims_hold_the_addresses,
     claims::a_claim_of_machine_api_is_released_after_machine_api_has_removed_its_finalizer,
     claims::a_moved_claim_keeps_its_address,
     claims::the_address_of_a_claim_that_clusterctl_moves_away_is_held_until_the_claim_is_back,

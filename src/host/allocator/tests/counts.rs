@@ -2,7 +2,7 @@
 //! these numbers.
 
 use super::*;
-use crate::host::allocator::pool_state::Counts;
+use crate::host::allocator::pool_state::{Counts, Recorders};
 
 const NAMESPACES: [&str; 3] = ["a", "b", "c"];
 
@@ -37,9 +37,9 @@ impl Random {
 }
 
 /// Counts the held addresses of a pool, and the addresses that records reserve, from each lease and each record.
-fn counted(allocator: &Allocator, name: &str) -> [Counts; 2] {
+fn counted(allocator: &Allocator, name: &str) -> (Counts<String>, Counts<Recorders>) {
     let pool = |name: &str| allocator.pools.get(name).map(|state| state.pool());
-    let mut all = [Counts::new(), Counts::new()];
+    let (mut held, mut all) = (Counts::new(), Counts::new());
     for (_, address, lease) in allocator.leases() {
         let machine = &lease.claimant.machine;
         let having: Vec<&str> =
@@ -52,19 +52,19 @@ fn counted(allocator: &Allocator, name: &str) -> [Counts; 2] {
             (serving, _) => serving.contains(&name),
         };
         if counts {
-            *all[0].entry((Family::of(address), machine.namespace.clone())).or_default() += 1;
+            *held.entry((Family::of(address), machine.namespace.clone())).or_default() += 1;
         }
     }
     let mut recorded = BTreeSet::new();
     for (_, address, conflict) in allocator.conflicts() {
         if pool(name).is_some_and(|pool| pool.contains(address)) {
-            recorded.insert((address, conflict.claimant.machine.namespace));
+            recorded.insert((address, Recorders::of(&conflict.claimant.machine)));
         }
     }
-    for (address, namespace) in recorded {
-        *all[1].entry((Family::of(address), namespace)).or_default() += 1;
+    for (address, recorders) in recorded {
+        *all.entry((Family::of(address), recorders)).or_default() += 1;
     }
-    all
+    (held, all)
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn the_counts_of_each_namespace_equal_its_leases_and_records_in_random_histories
                 }
             }
             for (name, state) in &allocator.pools {
-                let counts = [state.held.clone(), state.recorded.clone()];
+                let counts = (state.held.clone(), state.recorded.clone());
                 assert_eq!(counts, counted(&allocator, name), "seed {seed}, step {now}, {name}");
                 (held, recorded) = (held + state.held.len(), recorded + state.recorded.len());
             }

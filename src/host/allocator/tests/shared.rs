@@ -224,8 +224,8 @@ fn records_of_one_namespace_reserve_a_quarter_of_a_shared_pool() {
         }
         counts
     };
-    // A quarter of ten addresses is two. Each machine also gets one lease, as with a claim.
-    assert_eq!(adopted(of(&["a", "b"], "")), [(2, 1), (2, 2), (2, 2)]);
+    // A quarter of ten addresses is two. Both machines record each of the two addresses, so neither gets a lease.
+    assert_eq!(adopted(of(&["a", "b"], "")), [(2, 1); 3]);
     let every = of(&["a", "b"], "").with_namespaces(Namespaces::every(), Namespaces::every());
     assert_eq!(adopted(every), [(10, 1); 3]);
 }
@@ -321,8 +321,9 @@ fn the_status_of_a_claim_reserves_a_further_address_only_within_the_share_of_its
     assert_eq!(reserved(&allocator), ["10.0.0.12 a/c", "10.0.0.13 a/c"]);
     // The guests of other claims may use their addresses, although the ledger has earlier leases of other machines.
     assert_eq!(adopt_claim(&mut allocator, "a/d", 10..=11), 1);
-    assert_eq!(adopt_claim(&mut allocator, "a/e", 11..=12), 1);
-    let expected = ["10.0.0.10 a/d", "10.0.0.11 a/e", "10.0.0.12 a/c", "10.0.0.13 a/c"];
+    // The share already has 10.0.0.12, so this address is reserved for a second claim, too.
+    assert_eq!(adopt_claim(&mut allocator, "a/e", 11..=12), 0);
+    let expected = ["10.0.0.10 a/d", "10.0.0.11 a/e", "10.0.0.12 a/c", "10.0.0.12 a/e", "10.0.0.13 a/c"];
     assert_eq!(reserved(&allocator), expected);
     assert_eq!(given(&mut allocator, &claim_of("b/new", 1), 2), "10.0.0.14/24");
 }
@@ -351,9 +352,9 @@ fn records_of_a_namespace_that_a_pool_no_longer_serves_count_while_its_leases_ex
     // An annotation also reserves an address without a lease. The share of the namespace limits annotations, too.
     let adoption = after.adopt([greedy("a/x")], at(3), &mut Journal::default());
     assert_eq!((adoption.adopted, after.leases().count()), (0, 2));
-    assert_eq!(reserved(&after), ["10.0.0.10 a/x", "10.0.0.11 a/w"]);
+    assert_eq!(reserved(&after), ["10.0.0.10 a/x", "10.0.0.11 a/w", "10.0.0.11 a/x"]);
     let beyond = adoption.mismatches.iter().filter(|it| it.problem == Problem::Ignored(Ignored::Share));
-    assert_eq!(beyond.count(), 9);
+    assert_eq!(beyond.count(), 8);
 }
 
 #[test]
@@ -370,7 +371,62 @@ fn records_of_a_namespace_count_in_its_former_pool_after_its_leases_moved_to_a_n
     assert_eq!(given(&mut allocator, &claim_of("b/new", 1), 2), "10.0.0.12/24");
     // The share still limits the namespace, although the pool serves one namespace now: a quarter of ten addresses.
     allocator.adopt([greedy("a/x")], at(3), &mut Journal::default());
-    assert_eq!(reserved(&allocator), ["10.0.0.10 a/x", "10.0.0.11 a/w"]);
+    assert_eq!(reserved(&allocator), ["10.0.0.10 a/x", "10.0.0.11 a/w", "10.0.0.11 a/x"]);
+}
+
+/// Reserves an address for an object without a machine or claim. Returns whether the address is reserved.
+fn set_aside_alone(allocator: &mut Allocator, title: &str, last: usize, kind: Source) -> bool {
+    let of = match kind {
+        Source::LoneIpAddress => HolderKind::IpAddressClaim,
+        _ => HolderKind::VirtualMachine,
+    };
+    let mut reservation = Reservation { kind, ..network_data(title, last) };
+    reservation.claimant.machine = reservation.claimant.machine.of_kind(of);
+    allocator.set_aside(reservation, at(1), &mut Journal::default()).is_empty()
+}
+
+#[test]
+fn instances_that_never_ran_reserve_only_the_share_of_their_namespace() {
+    let mut allocator = allocator([of(&["a", "b"], "")], []);
+    let set_aside =
+        |allocator: &mut Allocator, last: usize, kind| set_aside_alone(allocator, &format!("a/i-{last}"), last, kind);
+    let done = (10..20).map(|last| set_aside(&mut allocator, last, Source::IdleInstance));
+    assert_eq!(done.filter(|is_reserved| *is_reserved).count(), 2);
+    // An instance that runs reserves its first address beyond the share.
+    assert!(set_aside(&mut allocator, 19, Source::NetworkData));
+    assert_eq!(reserved(&allocator), ["10.0.0.10 a/i-10", "10.0.0.11 a/i-11", "10.0.0.19 a/i-19"]);
+}
+
+#[test]
+fn ipaddresses_without_a_claim_reserve_only_the_share_of_their_namespace_although_machines_hold_the_addresses() {
+    let mut allocator = allocator([of(&["a", "b"], "")], []);
+    let holders: Vec<String> = (0..8).map(|at| format!("b/h-{at}")).collect();
+    let holders: Vec<&str> = holders.iter().map(String::as_str).collect();
+    hold(&mut allocator, &holders);
+    let set_aside = |allocator: &mut Allocator, name: &str, last: usize| {
+        set_aside_alone(allocator, name, last, Source::LoneIpAddress)
+    };
+    let done: Vec<bool> = (10..18).map(|last| set_aside(&mut allocator, &format!("a/lone-{last}"), last)).collect();
+    assert_eq!(done, [true, true, false, false, false, false, false, false]);
+    // A later IPAddress with an address that the share has needs no further place.
+    assert!(set_aside(&mut allocator, "a/again", 10));
+    let expected = ["10.0.0.10 a/again", "10.0.0.10 a/lone-10", "10.0.0.11 a/lone-11"];
+    assert_eq!(reserved(&allocator), expected);
+    assert_eq!(release(&mut allocator, &holders), [""; 0]);
+    assert_eq!(given(&mut allocator, &claim_of("b/new", 1), 9001), "10.0.0.12/24");
+}
+
+#[test]
+fn network_data_with_the_addresses_of_claims_leaves_the_share_to_ipaddresses_without_a_claim() {
+    let mut allocator = allocator([of(&["a", "b"], "")], []);
+    for number in 0..5 {
+        let claim = of_kind(HolderKind::IpAddressClaim, claim_of(&format!("a/c-{number}"), 0));
+        allocator.claim(&claim, at(0), &mut Journal::default()).unwrap();
+        assert_eq!(set_aside(&mut allocator, &format!("a/w-{number}"), 10 + number), [""; 0]);
+    }
+    assert_eq!((allocator.leases().count(), allocator.conflicts().count()), (5, 5));
+    let mut lone = |last| set_aside_alone(&mut allocator, &format!("a/lone-{last}"), last, Source::LoneIpAddress);
+    assert_eq!((15..18).map(&mut lone).collect::<Vec<_>>(), [true, true, false]);
 }
 
 #[test]
