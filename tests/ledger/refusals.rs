@@ -331,7 +331,8 @@ fn every_reader_reports_a_row_that_does_not_match_its_checksum_as_damage() {
     let damaged = "the ledger is damaged: a row of table leases does not match its checksum";
     assert_eq!(open.state().unwrap_err().to_string(), damaged);
     assert_eq!(Registry::open(SqliteLedger::open(&path).unwrap()).unwrap_err().to_string(), damaged);
-    assert_eq!(SqliteLedger::open(&path).unwrap().verify().unwrap(), [damaged]);
+    let problem = "a row of table leases does not match its checksum";
+    assert_eq!(SqliteLedger::open(&path).unwrap().verify().unwrap(), [problem]);
 }
 
 #[test]
@@ -359,6 +360,26 @@ fn a_backup_of_a_ledger_in_use_is_complete_and_replaces_no_file() {
     assert_eq!(restored.state().unwrap().leases().count(), 1);
     let again = SqliteLedger::open(&path).unwrap().backup(&copy).unwrap_err();
     assert_eq!(again.to_string(), format!("{}: exists, expected a new file", copy.display()));
+}
+
+#[test]
+fn damage_of_the_ledger_or_its_copy_is_a_failure_and_leaves_no_copy() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("ledger");
+    registry(&path, [pool("workers", "eth0", "addresses: [10.0.0.0/24]")])
+        .claim(&claim("a", 0, &["clusters/workers"]), time(1))
+        .unwrap();
+    database(&path).execute("UPDATE leases SET name = 'b'", []).unwrap();
+    let run = |words: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_glowplugctl"));
+        let output = command.current_dir(directory.path()).args(words).output().unwrap();
+        (String::from_utf8(output.stderr).unwrap(), output.status.code())
+    };
+    let problem = "a row of table leases does not match its checksum\n";
+    assert_eq!(run(&["verify", "--ledger", "ledger"]), (format!("error: {problem}"), Some(1)));
+    let failed = (format!("error: the ledger is damaged: {problem}"), Some(1));
+    assert_eq!([(); 2].map(|()| run(&["backup", "--ledger", "ledger", "copy"])), [failed.clone(), failed]);
+    assert!(!directory.path().join("copy").exists());
 }
 
 #[test]

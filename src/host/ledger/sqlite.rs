@@ -6,8 +6,10 @@ mod rows;
 
 use std::collections::BTreeSet;
 use std::error::Error;
-use std::fs::File;
+use std::fs::{self, File, OpenOptions};
+use std::io::ErrorKind;
 use std::net::IpAddr;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -147,7 +149,10 @@ impl SqliteLedger {
         }
         let read =
             Networks::read(&transaction).map_err(reading).and_then(|networks| everything(&transaction, &networks));
-        problems.extend(read.err().map(|error| error.to_string()));
+        problems.extend(read.err().map(|error| match error {
+            LedgerError::Damaged(what) => what,
+            error => error.to_string(),
+        }));
         Ok(problems)
     }
 
@@ -156,24 +161,37 @@ impl SqliteLedger {
     ///
     /// # Errors
     ///
-    /// A file with the name of the copy exists, the ledger is damaged, or the copy cannot be written.
+    /// A file with the name of the copy exists, the ledger is damaged, or the copy cannot be written. A copy that is
+    /// not whole is removed.
     pub fn backup(&mut self, copy: &Path) -> Result<(), LedgerError> {
-        const DOING: &str = "writing the copy of the ledger";
-        let failed = |source: Box<dyn Error + Send + Sync>| LedgerError::Store { doing: DOING, source };
-        if copy.symlink_metadata().is_ok() {
-            return Err(LedgerError::Exists(copy.to_owned()));
-        }
         self.place.check()?;
+        // This call refuses a file that exists, so a copy that is removed below is never a file of another program.
+        // SQLite writes the copy to a file that is empty.
+        match OpenOptions::new().write(true).create_new(true).mode(0o644).open(copy) {
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => return Err(LedgerError::Exists(copy.to_owned())),
+            Err(error) => return Err(copying(error.into())),
+        }
+        let written = self.write_copy(copy);
+        if written.is_err() {
+            // The error of the copy matters more than the error of its removal.
+            let _ = fs::remove_file(copy);
+        }
+        written
+    }
+
+    /// Writes the copy of [`SqliteLedger::backup`] to an empty file, and verifies it.
+    fn write_copy(&self, copy: &Path) -> Result<(), LedgerError> {
         // SQLite reads a name that begins with `file:` as a URI.
         let path = Path::new(".").join(copy);
-        let target = path.to_str().ok_or_else(|| failed("the name is not UTF-8".into()))?;
-        self.connection.execute("VACUUM INTO ?", [target]).map_err(|error| failed(sqlite_error(error)))?;
+        let target = path.to_str().ok_or_else(|| copying("the name is not UTF-8".into()))?;
+        self.connection.execute("VACUUM INTO ?", [target]).map_err(|error| copying(sqlite_error(error)))?;
         let synchronised = || -> std::io::Result<()> {
             File::open(copy)?.sync_all()?;
             File::open(directory_of(copy))?.sync_all()
         };
-        synchronised().map_err(|error| failed(error.into()))?;
-        let problems = Self::open_read_only(copy).map_err(|error| failed(error.into()))?.verify()?;
+        synchronised().map_err(|error| copying(error.into()))?;
+        let problems = Self::open_read_only(copy).map_err(|error| copying(error.into()))?.verify()?;
         problems.into_iter().next().map_or(Ok(()), |problem| Err(LedgerError::Damaged(problem)))
     }
 
@@ -430,6 +448,10 @@ fn check_version(connection: &Connection, path: &Path, access: Access) -> Result
         (APPLICATION_ID, 1..) => Err(OpenError::OtherSchema { path: path.to_owned(), found, known: VERSION }),
         _ => Err(OpenError::NotALedger(path.to_owned())),
     }
+}
+
+fn copying(source: Box<dyn Error + Send + Sync>) -> LedgerError {
+    LedgerError::Store { doing: "writing the copy of the ledger", source }
 }
 
 fn failed(path: &Path, source: rusqlite::Error) -> OpenError {
