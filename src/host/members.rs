@@ -214,8 +214,12 @@ fn string(value: &Value, path: FieldPath<'_>, diagnostics: &mut Diagnostics) -> 
         return Some(text.clone());
     }
     // YAML reads some words as booleans or numbers: the network `n` is read as false.
-    let is_word = matches!(value, Value::Bool(_) | Value::Integer(_) | Value::Fraction(_));
-    let expected = if is_word { "a string, written with quotes in YAML" } else { "a string" };
+    let expected = match value {
+        Value::Bool(true) => "a string, written with quotes in YAML, where y, yes and on mean true",
+        Value::Bool(false) => "a string, written with quotes in YAML, where n, no and off mean false",
+        Value::Integer(_) | Value::Fraction(_) => "a string, written with quotes in YAML",
+        _ => "a string",
+    };
     diagnostics.push(Diagnostic::error(path, "invalid value", Whole(value), expected));
     None
 }

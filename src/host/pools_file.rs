@@ -232,6 +232,14 @@ mod tests {
     }
 
     #[test]
+    fn a_network_that_yaml_reads_as_a_boolean_is_one_error() {
+        let document = b"{name: a, network: n, addresses: [10.0.0.0/24]}";
+        let error = Pool::parse(document).unwrap_err().to_string();
+        let expected = "a string, written with quotes in YAML, where n, no and off mean false";
+        assert_eq!(error, format!("network: invalid value \"false\", expected {expected}"));
+    }
+
+    #[test]
     fn every_key_of_a_pool_is_read() {
         let document = "
             pools:
@@ -364,7 +372,8 @@ mod tests {
             "{kind: StaticIPPool, metadata: {name: 7, namespace: n}, spec: {network: 'n', addresses: [10.0.0.0/24]}}";
         let expected = [
             "metadata.name: invalid value \"7\", expected a string, written with quotes in YAML",
-            "metadata.namespace: invalid value \"false\", expected a string, written with quotes in YAML",
+            "metadata.namespace: invalid value \"false\", expected a string, written with quotes in YAML, where n, no and off mean \
+             false",
         ];
         assert_eq!(refusal(pool)[..2], expected);
     }

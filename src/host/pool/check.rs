@@ -211,7 +211,11 @@ impl Check<'_> {
     }
 
     fn missing(&mut self, member: &str, expected: &str) {
-        self.diagnostics.push(Diagnostic::without_value(Severity::Error, self.spec.at(member), "missing", expected));
+        let path = self.spec.at(member);
+        // The reader of the file has already reported a value of another type.
+        if !self.diagnostics.kept().iter().any(|diagnostic| diagnostic.path == path) {
+            self.diagnostics.push(Diagnostic::without_value(Severity::Error, path, "missing", expected));
+        }
     }
 
     /// The settings and exclusions that apply to each subnet of a pool with subnets.

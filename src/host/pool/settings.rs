@@ -212,7 +212,7 @@ impl Check<'_> {
         });
         if let Some((member, domain)) = domains.first() {
             // Kernel arguments cannot express a search domain.
-            let expected = "an image with cloud-init, or with glowplug and its renderer network-manager-profiles";
+            let expected = "an image with cloud-init, or with glowplug and its renderer network-manager-profiles or systemd-networkd";
             self.warning(member, "in no kernel argument", domain, expected);
         }
         domains.into_iter().map(|(_, domain)| domain).collect()

@@ -65,7 +65,7 @@ accepts! {
     settings_that_some_readers_do_not_know_are_reported:
         "addresses: [10.0.0.0/24], mtu: 1279, searchDomains: [example.com, b.example.com, Example.com.]", NONE => [24],
         [r#"mtu: not read by afterburn "1279", expected an image with glowplug or cloud-init"#,
-         r#"searchDomains[0]: in no kernel argument "example.com", expected an image with cloud-init, or with glowplug and its renderer network-manager-profiles"#,
+         r#"searchDomains[0]: in no kernel argument "example.com", expected an image with cloud-init, or with glowplug and its renderer network-manager-profiles or systemd-networkd"#,
          r#"searchDomains[2]: repeated search domain "example.com", expected each domain once"#];
     an_exclusion_outside_the_pool_is_reported:
         "addresses: [10.0.0.0/24], excludedAddresses: [10.0.0.7, 10.0.1.0-10.0.1.9, 'fd00::1']", NONE => [24],
@@ -160,7 +160,7 @@ rejects! {
              expected neither its first nor its last address",
             r#"searchDomains[0]: invalid search domain "a b", expected a domain name"#];
     search_domains_of_other_types: "addresses: [10.0.0.0/24], searchDomains: [true, b.example.com, 7]", NONE
-        => [r#"searchDomains[0]: invalid value "true", expected a string, written with quotes in YAML"#,
+        => [r#"searchDomains[0]: invalid value "true", expected a string, written with quotes in YAML, where y, yes and on mean true"#,
             r#"searchDomains[2]: invalid value "7", expected a string, written with quotes in YAML"#];
     one_prefix_length_for_two_families: "addresses: [10.0.0.0/24, 'fd00::/64'], prefix: 32", NONE
         => ["prefix: prefix length of two families \"32\", \
