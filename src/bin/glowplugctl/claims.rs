@@ -17,7 +17,7 @@ use glowplug::host::claim::{self, Claimant, Machine, Request};
 use glowplug::host::expand::Template;
 use glowplug::host::may_record::State;
 use glowplug::host::pool::Pool;
-use glowplug::host::records::{Inventory, KubevirtMachine, NODE_POOL_ANNOTATION, annotation_key};
+use glowplug::host::records::{Inventory, KubevirtMachine, NODE_POOL_ANNOTATION, Report, annotation_key};
 use glowplug::network::InterfaceName;
 use pnet_base::MacAddr;
 use slog::Logger;
@@ -103,13 +103,13 @@ pub(crate) fn claim(args: ClaimArgs, log: &Logger) -> Result<ExitCode> {
     if !args.macs.is_empty() && matches!(args.format, Format::Table | Format::Annotation | Format::Status) {
         usage_error("claim", "--mac is for a format with the document of the machine, such as --format network-data");
     }
-    let ServedPools { pools: all, deleted, is_whole, .. } = args.pools.read(log)?;
+    let ServedPools { pools: all, deleted, left_out: unserved, is_whole, .. } = args.pools.read(log)?;
     let pools: Vec<Pool> = all.iter().filter(|pool| pool.serves_machines()).cloned().collect();
     if pools.is_empty() {
         bail!("no pool for machines, expected a StaticIPPool or a GlobalStaticIPPool that selects machines");
     }
     let by_name: BTreeMap<String, Pool> = pools.iter().map(|pool| (pool.name().to_owned(), pool.clone())).collect();
-    let (claims, mut left_out) = claims(&args, &pools, is_whole, machines)?;
+    let (claims, mut left_out) = claims(&args, &pools, &unserved, is_whole, machines)?;
     let mac_addresses = match claims.as_slice() {
         [claim] if left_out.is_empty() => mac_addresses(&args.macs, &pools_of(claim, &by_name))?,
         _ => BTreeMap::new(),
@@ -238,6 +238,8 @@ pub(crate) fn claim(args: ClaimArgs, log: &Logger) -> Result<ExitCode> {
     let granted: BTreeSet<&Claimant> =
         outcomes.iter().flatten().flatten().map(|allocation| &allocation.claimant).collect();
     let has_conflicts = tell_conflicts(registry.state()?, &granted);
+    let has_other_addresses =
+        inventory.as_ref().is_some_and(|inventory| tell_other_addresses(inventory, &pools, &outcomes));
     served.retain(|allocation| !granted.contains(&allocation.claimant));
     is_refused |= printer.print(&claims, &outcomes, &served)?;
     Ok(if is_refused {
@@ -245,7 +247,7 @@ pub(crate) fn claim(args: ClaimArgs, log: &Logger) -> Result<ExitCode> {
     } else if is_exhausted {
         ExitCode::from(EXHAUSTED)
     } else {
-        exit_code(!has_diagnostics && !has_conflicts && is_whole)
+        exit_code(!has_diagnostics && !has_conflicts && !has_other_addresses && is_whole)
     })
 }
 
@@ -260,6 +262,33 @@ fn tell_conflicts(allocator: &Allocator, granted: &BTreeSet<&Claimant>) -> bool 
         }
     }
     has_conflicts
+}
+
+/// Reports machines whose guests use addresses of the pools, but none of the addresses that the claim prints. Returns
+/// whether there are any.
+fn tell_other_addresses(inventory: &Inventory, pools: &[Pool], outcomes: &[Outcome]) -> bool {
+    let mut granted: BTreeMap<&Machine, BTreeSet<IpAddr>> = BTreeMap::new();
+    for allocation in outcomes.iter().flatten().flatten() {
+        let addresses = granted.entry(&allocation.claimant.machine).or_default();
+        addresses.extend(allocation.addresses.iter().map(|address| address.ip()));
+    }
+    for report in &inventory.reports {
+        // A guest that uses one of its own addresses may have further addresses, such as the address of a load balancer.
+        if granted.get(&report.machine).is_some_and(|addresses| addresses.contains(&report.address)) {
+            granted.remove(&report.machine);
+        }
+    }
+    let is_of_pool = |report: &&Report| {
+        let is_on = |pool: &&Pool| report.network.as_ref().is_none_or(|network| network == pool.network());
+        pools.iter().filter(is_on).any(|pool| pool.contains(report.address))
+    };
+    let is_other = |report: &&Report| granted.contains_key(&report.machine) && is_of_pool(report);
+    let mut has_other_addresses = false;
+    for Report { machine, address, source, .. } in inventory.reports.iter().filter(is_other) {
+        say(format_args!("warning: {source}: {address} is in use by {machine}, and the claim gives another address"));
+        has_other_addresses = true;
+    }
+    has_other_addresses
 }
 
 /// Returns the record problems that prevent a claim, by claimant: the record contradicts the ledger or the pools, or
@@ -285,6 +314,7 @@ fn kept_addresses(allocator: &Allocator) -> Vec<(Claimant, IpAddr)> {
 fn claims(
     args: &ClaimArgs,
     pools: &[Pool],
+    unserved: &BTreeSet<String>,
     is_whole: bool,
     machines: Vec<KubevirtMachine>,
 ) -> Result<(Vec<claim::Claim>, BTreeMap<usize, Refusal>)> {
@@ -311,6 +341,9 @@ fn claims(
                 let expected = format!("with --node-pool, or in the annotation {NODE_POOL_ANNOTATION}");
                 let problem = "some pools are not served, expected the NodePool of the machine";
                 return Err(Refusal::NodePool(format!("{problem}: {expected}")));
+            }
+            if let Some(name) = node_pool.as_ref().filter(|name| unserved.contains(*name)) {
+                return Err(Refusal::UnservedNodePool(name.clone()));
             }
             Ok(requests(&one_for_each_interface(pools, node_pool.as_deref())?, &args.ips))
         });

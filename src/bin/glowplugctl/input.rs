@@ -123,6 +123,8 @@ pub(crate) struct ServedPools {
     pub(crate) leaving: Vec<Pool>,
     /// Names of all pools of the files whose objects are being deleted, valid or not.
     pub(crate) deleted: BTreeSet<String>,
+    /// Names of the pools of the files that have an error or overlap an older pool.
+    pub(crate) left_out: BTreeSet<String>,
     /// Whether `pools` has every pool of the files that is not being deleted.
     pub(crate) is_whole: bool,
 }
@@ -297,7 +299,10 @@ impl PoolFiles {
         let order: BTreeMap<String, usize> =
             read.specs.iter().enumerate().map(|(at, spec)| (spec.full_name(), at)).collect();
         pools.sort_by_key(|pool| order.get(pool.name()).copied());
-        Ok(ServedPools { pools, leaving, deleted, is_whole })
+        let served: BTreeSet<&str> = pools.iter().map(Pool::name).collect();
+        let is_left_out = |name: &String| !served.contains(name.as_str()) && !deleted.contains(name);
+        let left_out = order.into_keys().filter(is_left_out).collect();
+        Ok(ServedPools { pools, leaving, deleted, left_out, is_whole })
     }
 }
 

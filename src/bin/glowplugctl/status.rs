@@ -66,20 +66,28 @@ pub(crate) fn status(args: Status, log: &Logger) -> Result<ExitCode> {
         print_json(&StatusDocument { version: VERSION, pools, waiting, outside: not_offered })?;
         return Ok(ExitCode::SUCCESS);
     }
-    let shown = [Count::Total, Count::Allocated, Count::Reserved, Count::Free, Count::Conflicts, Count::Outside];
+    let shown = [
+        Count::Total,
+        Count::Allocated,
+        Count::Reserved,
+        Count::ReuseDelay,
+        Count::Free,
+        Count::Conflicts,
+        Count::Outside,
+    ];
     let mut rows = Vec::new();
     for (pool, PoolUsage { families, waiting, .. }) in &by_pool {
         for usage in families {
             let counts = shown.map(|count| usage.number(count).to_string());
-            let [total, allocated, reserved, free, conflicts, outside] = counts;
+            let [total, allocated, reserved, delayed, free, conflicts, outside] = counts;
             let (title, network, family) = (pool.title(), pool.network().to_owned(), usage.family.to_string());
             let waiting = waiting.to_string();
-            rows.push([title, network, family, total, allocated, reserved, free, conflicts, outside, waiting]);
+            rows.push([title, network, family, total, allocated, reserved, delayed, free, conflicts, outside, waiting]);
         }
     }
-    let [total, allocated, reserved, free, conflicts, outside] = shown.map(Count::head);
+    let [total, allocated, reserved, delayed, free, conflicts, outside] = shown.map(Count::head);
     let waits = Count::Waiting.head();
-    let head = ["POOL", "NETWORK", "FAMILY", total, allocated, reserved, free, conflicts, outside, waits];
+    let head = ["POOL", "NETWORK", "FAMILY", total, allocated, reserved, delayed, free, conflicts, outside, waits];
     print(&sections([
         table(head, &rows),
         waiting_table(waiting),

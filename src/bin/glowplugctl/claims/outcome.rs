@@ -18,6 +18,8 @@ pub(super) enum Refusal {
     NodePool(String),
     /// None of the given pools belongs to the NodePool of the machine, which has this name.
     OtherNodePool(String),
+    /// The pool of the machine's NodePool, which has this name, has an error or overlaps an older pool.
+    UnservedNodePool(String),
     /// The annotation of the machine has the first NodePool, and `--node-pool` the second.
     AnotherNodePool(String, String),
     /// A record of the machine has an address that does not fit, or cannot be read.
@@ -43,6 +45,9 @@ impl fmt::Display for Refusal {
             Self::OtherNodePool(name) => {
                 write!(f, "the machine is of NodePool {name}, and no given pool belongs to it")
             }
+            Self::UnservedNodePool(name) => {
+                write!(f, "pool {name} is not served, expected a pool without the error above")
+            }
             Self::AnotherNodePool(own, given) => {
                 write!(f, "the machine is of NodePool {own} by its annotation, expected {given} as in --node-pool")
             }
@@ -63,7 +68,10 @@ impl fmt::Display for Refusal {
 impl Refusal {
     /// Whether the refusal is normal for some machines of a list. Such a refusal does not count as an error.
     pub(super) fn is_usual(&self) -> bool {
-        matches!(self, Self::OtherNodePool(_) | Self::AnotherNodePool(..) | Self::BeingDeleted)
+        matches!(
+            self,
+            Self::OtherNodePool(_) | Self::UnservedNodePool(_) | Self::AnotherNodePool(..) | Self::BeingDeleted
+        )
     }
 
     /// The exhausted pool, and the family without a free address.
