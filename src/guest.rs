@@ -16,6 +16,7 @@ pub mod hostname;
 mod options;
 mod plan;
 pub mod platform;
+mod recorded;
 pub mod report;
 pub mod ssh_keys;
 pub mod storage;
@@ -23,7 +24,8 @@ pub mod system;
 #[cfg(feature = "vmware")]
 pub mod vmware;
 
-pub use apply::{PAGE, PLAN, Recorded, apply, recorded};
+pub use apply::apply;
 pub use command_line::CommandLine;
 pub use options::{DefaultValue, OnError, OptionError, Options, Source, Wait};
 pub use plan::{FRAGMENT, MachineData, Output, Plan, machine_data, plan};
+pub use recorded::{PAGE, PLAN, Recorded, recorded};

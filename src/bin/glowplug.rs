@@ -58,7 +58,7 @@ enum Command {
     NetworkKargs(NetworkKargs),
     /// Explain a config drive or a document, or report this boot
     ///
-    /// Without PATH it prints the report of this boot.
+    /// Without PATH it prints the report of this boot, and fails if there is none.
     Check(Check),
     /// Write the metadata of the drive as an EnvironmentFile=
     Attributes(WriteAttributes),
@@ -144,9 +144,11 @@ struct NetworkKargs {
     /// fail: write nothing and exit with status 1. default: use the default arguments.
     #[arg(long, value_name = "fail|default", default_value = "fail")]
     on_error: OnError,
-    /// Always start the network (rd.neednet=1)
+    /// Write rd.neednet=1 with the network
     ///
-    /// Without this option dracut starts the network only on demand. Ignition requests the network itself.
+    /// Then dracut starts the network at each boot. Without this option it starts the network only on demand: Ignition
+    /// requests the network itself. Default arguments get rd.neednet=1, too; empty ones stay empty. network-legacy needs it,
+    /// so glowplug always writes it there.
     #[arg(long)]
     neednet: bool,
     /// Print the result and write nothing
@@ -345,26 +347,19 @@ fn default_value(given: Option<DefaultValue>, required: bool) -> Result<Option<D
 }
 
 fn check(args: Check, log: &Logger) -> Result<ExitCode> {
-    let recorded = match &args.path {
-        Some(_) => None,
-        None => guest::recorded(&args.root).with_context(|| format!("reading /{}", guest::PLAN))?,
-    };
-    if let Some(recorded) = recorded {
+    let Some(path) = args.path else {
+        let recorded = guest::recorded(&args.root).with_context(|| format!("reading /{}", guest::PLAN))?;
+        let recorded = recorded.ok_or_else(|| anyhow!("no report of this boot, expected /{}", guest::PLAN))?;
         print(if args.json { &recorded.json } else { &recorded.page })?;
         return Ok(exit_code(recorded.is_refused));
-    }
-    let source = match args.path {
-        None => Source::Machine,
-        Some(path) if path.as_os_str() == "-" => Source::StandardInput,
-        Some(path) => Source::DriveOrDocument(path),
     };
-    let is_named = source != Source::Machine;
+    let source = if path.as_os_str() == "-" { Source::StandardInput } else { Source::DriveOrDocument(path) };
     let options =
         Options { renderer: args.renderer, dry_run: true, ..Options::new(Selection::Detect, source, args.root) };
     let report = guest::plan(&options, &Linux::default(), log).report;
     print(&if args.json { serde_json::to_string_pretty(&report)? + "\n" } else { report.to_string() })?;
     // A document that leaves the machine to the default network is probably a mistake.
-    let is_without_effect = is_named && report.document.is_some() && report.outcome == Outcome::Default;
+    let is_without_effect = report.document.is_some() && report.outcome == Outcome::Default;
     Ok(exit_code(report.is_refused() || is_without_effect))
 }
 

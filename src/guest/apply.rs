@@ -1,14 +1,14 @@
-//! Writes the output of a plan and the report of the run, and reads the report of an earlier run.
+//! Writes the output of a plan and the report of the run.
 
 use std::ffi::OsString;
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::Path;
 
-use serde::Deserialize;
 use slog::{Logger, debug, warn};
 
 use super::plan::{FRAGMENT, Output, Plan};
+use super::recorded::{PAGE, PLAN};
 use super::report::Outcome;
 use crate::atomic_file::{UNFINISHED_PREFIX, write_private, write_public};
 use crate::render::network_manager_profiles;
@@ -26,29 +26,6 @@ const LEFT_BEHIND: [(&str, &str); 9] = [
     (network_manager_profiles::COPIES, network_manager_profiles::PREFIX),
     ("run/glowplug", UNFINISHED_PREFIX),
 ];
-
-/// Path of the report of the last run, below a root. `/run` is kept in the real root.
-pub const PLAN: &str = "run/glowplug/plan.json";
-
-/// Path of the same report as a page for people: an emergency shell may have only `cat`.
-pub const PAGE: &str = "run/glowplug/plan.txt";
-
-/// Report of an earlier run, as stored.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Recorded {
-    /// Content of [`PLAN`].
-    pub json: String,
-    /// Content of [`PAGE`].
-    pub page: String,
-    /// Whether the earlier run refused the document.
-    pub is_refused: bool,
-}
-
-/// The member of a stored report that decides the exit status.
-#[derive(Deserialize)]
-struct Summary {
-    outcome: Outcome,
-}
 
 /// Writes the output of a plan, each file in one step, and the report of the run.
 ///
@@ -86,21 +63,6 @@ pub fn apply(plan: &Plan, root: &Path, log: &Logger) -> io::Result<()> {
         warn!(log, "cannot record the plan"; "path" => format_args!("/{PLAN}"), "error" => %e);
     }
     written
-}
-
-/// Reads the report of an earlier run. `None` when there is no report.
-///
-/// # Errors
-///
-/// The error of the system call, or [`ErrorKind::InvalidData`] if the report is damaged.
-pub fn recorded(root: &Path) -> io::Result<Option<Recorded>> {
-    let json = match fs::read_to_string(root.join(PLAN)) {
-        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
-        read => read?,
-    };
-    // Only this member becomes a value, because the report may be larger than any document.
-    let Summary { outcome } = serde_json::from_str(&json)?;
-    Ok(Some(Recorded { page: fs::read_to_string(root.join(PAGE))?, json, is_refused: outcome == Outcome::Refused }))
 }
 
 fn remove(path: &Path) -> io::Result<()> {

@@ -11,6 +11,7 @@ use super::attributes::{self, Attributes};
 use super::command_line::{Arguments, CommandLine};
 use super::options::{DefaultValue, OnError, Options, Source, Wait};
 use super::platform::{Platform, Selection};
+use super::recorded::recorded;
 use super::report::{Document, LinkReport, Outcome, Report, WrittenFile};
 use super::storage::Chain;
 use super::system::System;
@@ -91,6 +92,10 @@ enum Stop {
 /// One sentence with the reason why the drive cannot be read.
 pub fn machine_data(options: &Options, system: &dyn System, log: &Logger) -> Result<Option<MachineData>, String> {
     let mut planner = Planner { uses_metadata: true, ..Planner::new(options, system, log) };
+    // The renderer decides the names of VLANs and NICs. A damaged report affects only these names.
+    if let Ok(Some(recorded)) = recorded(&options.root) {
+        planner.options.renderer = recorded.renderer.unwrap_or(options.renderer);
+    }
     let decided = planner.read_arguments().and_then(|()| {
         let platform = planner.platform()?;
         // An invalid option affects the network only, so its error is ignored here. `glowplug.wait=` applies only to
@@ -146,7 +151,7 @@ impl<'a> Planner<'a> {
             Some(reason) => Err(Stop::NothingToDo(reason)),
             None => self.decide(),
         });
-        let output = match decided {
+        let mut output = match decided {
             Ok(output) => {
                 self.report.outcome = Outcome::Configured;
                 output
@@ -170,6 +175,8 @@ impl<'a> Planner<'a> {
                 Output::default()
             }
         };
+        self.request_start(&mut output);
+        self.report.renderer = self.options.renderer.to_string();
         let words = output.line.iter().flat_map(|line| line.split_ascii_whitespace());
         self.report.arguments = words.map(str::to_owned).collect();
         self.report.files = output.files.iter().map(WrittenFile::of).collect();
@@ -342,7 +349,7 @@ impl<'a> Planner<'a> {
             Meaning::Network(mut network) => {
                 self.leave_out_absent(&mut network, diagnostics);
                 network.given_names = self.arguments.given_names();
-                let (mut output, devices) = self.output(&network, diagnostics);
+                let (output, devices) = self.output(&network, diagnostics);
                 if output == Output::default() && network.states_no_addresses() {
                     return Err(Stop::NothingToDo(format!("{} requests no addresses", document.path)));
                 }
@@ -352,12 +359,6 @@ impl<'a> Planner<'a> {
                 let called = |link: crate::network::LinkIndex| devices[link.0].bare();
                 self.report.links = LinkReport::of(&network, &called);
                 self.report.nameservers = network.nameservers().iter().map(ToString::to_string).collect();
-                // dracut's own scripts set up only NICs that something waits for. Without rd.neednet=1 there may be no
-                // such NIC.
-                if self.options.neednet || self.options.renderer == Renderer::NetworkLegacy {
-                    let line = output.line.as_deref().map_or_else(String::new, |line| format!("{line} "));
-                    output.line = Some(line + "rd.neednet=1");
-                }
                 self.network = Some((network, devices));
                 Ok(output)
             }
@@ -409,6 +410,17 @@ impl<'a> Planner<'a> {
         let severity = if self.options.default_value.is_err() { Severity::Error } else { Severity::Warning };
         let others = std::mem::take(&mut self.other_networks).into_iter();
         self.report.diagnostics.extend(others.map(|diagnostic| Diagnostic { severity, ..diagnostic }));
+    }
+
+    /// Adds `rd.neednet=1` to a network, on request and for dracut's own scripts: they set up only NICs that something
+    /// waits for, and without this argument there may be no such NIC.
+    fn request_start(&self, output: &mut Output) {
+        let is_wanted = self.options.neednet || self.options.renderer == Renderer::NetworkLegacy;
+        let line = output.line.as_deref().unwrap_or_default();
+        let has_word = line.split_ascii_whitespace().any(|word| word.starts_with("rd.neednet"));
+        if is_wanted && !has_word && *output != Output::default() {
+            output.line = Some(format!("{line} rd.neednet=1").trim_start().to_owned());
+        }
     }
 
     fn use_default(&mut self, reason: String) -> Output {

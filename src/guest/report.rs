@@ -20,6 +20,8 @@ pub struct Report {
     pub outcome: Outcome,
     /// Reason for the outcome, in a few words.
     pub reason: String,
+    /// Network program of the initramfs, as in `--renderer`.
+    pub renderer: String,
     /// Platform of the machine; `None` if the run did not decide it.
     pub platform: Option<Platform>,
     /// Drive that was used; `None` if no drive was found, or if the document is not on a drive.
@@ -132,6 +134,7 @@ impl Default for Report {
             version: Self::VERSION,
             outcome: Outcome::NothingToDo,
             reason: String::new(),
+            renderer: String::new(),
             platform: None,
             drive: None,
             document: None,

@@ -412,7 +412,11 @@ impl Render<'_, '_> {
             match given {
                 Device::Name(given) if given == requested => {}
                 Device::Name(given) => {
-                    let expected = format!("a free name, {expected}: {given} is used instead");
+                    let is_from_ifname = config.given_names.iter().any(|(name, _)| name == given);
+                    let expected = match is_from_ifname {
+                        true => format!("{given}, the name from ifname="),
+                        false => format!("a free name, {expected}: {given} is used instead"),
+                    };
                     let path = &link.name_path;
                     self.diagnostics.push(Diagnostic::warning(path, "name that cannot be set", requested, &expected));
                 }

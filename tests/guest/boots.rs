@@ -289,6 +289,33 @@ fn a_run_without_a_drive_writes_the_default_arguments() {
     assert_eq!(recorded(&machine), ("default".to_owned(), "no config drive appeared within 0 s".to_owned()));
 }
 
+#[test]
+fn default_arguments_get_rd_neednet_as_the_arguments_of_a_drive_do() {
+    let fragment = |arguments: &[&str]| {
+        let machine = FakeMachine::kubevirt();
+        assert_eq!(machine.network_kargs(&[&["--wait", "0"], arguments].concat()).code, Some(0));
+        machine.fragment()
+    };
+    let with_word = Some("ip=auto rd.neednet=1\n".to_owned());
+    assert_eq!(fragment(&["--renderer", "network-legacy", "--default-value", "ip=auto"]), with_word);
+    assert_eq!(fragment(&["--neednet", "--default-value", "ip=auto"]), with_word);
+    assert_eq!(fragment(&["--neednet", "--default-value", "ip=auto rd.neednet=1"]), with_word);
+    assert_eq!(fragment(&["--neednet", "--default-value", ""]), None);
+    assert_eq!(fragment(&["--default-value", "ip=auto"]), Some("ip=auto\n".to_owned()));
+}
+
+#[test]
+fn a_warning_about_a_name_names_the_ifname_of_the_boot_loader() {
+    let document = "version: 2\nethernets: {a: {match: {macaddress: '52:54:00:12:34:56'}, set-name: eno1}}\n\
+                    vlans: {v: {id: 5, link: a, addresses: [10.0.0.5/24]}}\n";
+    let machine = FakeMachine::kubevirt().with("proc/cmdline", "ifname=foo:52:54:00:12:34:56");
+    let drive = drive(document);
+    let run = machine.network_kargs(&["--config-drive", drive.path("").to_str().unwrap()]);
+    let warning =
+        r#"diagnostic="ethernets.a.set-name: name that cannot be set \"eno1\", expected foo, the name from ifname=""#;
+    assert_eq!(run.stderr.lines().next(), Some(format!("<4>warning about the network document {warning}").as_str()));
+}
+
 const STATIC: &str = r#"{"links":[{"id":"a","type":"phy","ethernet_mac_address":"52:54:00:12:34:56"}],
     "networks":[{"link":"a","type":"ipv4","ip_address":"10.0.0.5/24"}]}"#;
 
@@ -771,11 +798,9 @@ fn check_fails_on_a_damaged_report() {
 }
 
 #[test]
-fn check_before_any_run_looks_at_the_machine_and_writes_nothing() {
+fn check_without_a_path_and_without_a_report_fails() {
     let machine = FakeMachine::kubevirt().with_disk("vdb", hypershift());
-    let before = machine.files();
-    let Run { code, stdout, .. } = machine.run(&["check"]);
-    assert_eq!(code, Some(0));
-    assert_eq!(stdout.lines().nth(1), Some("drive         /dev/vdb, iso9660 with label config-2, openstack"));
-    assert_eq!(machine.files(), before);
+    let error = "<3>failed error=\"no report of this boot, expected /run/glowplug/plan.json\"\n";
+    let expected = Run { code: Some(1), stdout: String::new(), stderr: error.to_owned() };
+    assert_eq!(machine.run(&["check"]), expected);
 }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Command;
 
-use super::machine::{FakeMachine, Run, run};
+use super::machine::{FakeMachine, Run, drive, run};
 
 const KEY: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
 
@@ -99,6 +99,27 @@ fn attributes_are_read_from_the_file_of_the_unit_without_a_search_for_a_drive() 
     let machine = FakeMachine::kubevirt().with("run/metadata/glowplug", file).with("sys/class/block", "");
     assert_eq!(printed(machine.run(&["metadata", "hostname"])), answer(0, "a \"b\"\n"));
     assert_eq!(printed(machine.run(&["metadata", "uuid"])), answer(1, ""));
+}
+
+#[test]
+fn the_names_of_interfaces_are_those_of_the_renderer_of_the_boot() {
+    let drive = drive(
+        r#"{"links":[{"id":"a","type":"phy","ethernet_mac_address":"52:54:00:00:00:01"},
+                     {"id":"v","name":"storage","type":"vlan","vlan_link":"a","vlan_id":5}],
+            "networks":[{"link":"a","type":"ipv4","ip_address":"10.0.0.5/24"},
+                        {"link":"v","type":"ipv4","ip_address":"10.0.1.5/24"}]}"#,
+    );
+    let drive = drive.path("");
+    let drive = ["--config-drive", drive.to_str().unwrap()];
+    let names = |renderer: &str| {
+        let machine = FakeMachine::kubevirt()
+            .with("sys/class/net/enp1s0/address", "52:54:00:00:00:01\n")
+            .with("sys/class/net/enp1s0/device/vendor", "");
+        machine.network_kargs(&[&drive[..], &["--renderer", renderer]].concat());
+        machine.run(&[&["metadata", "interface", "interface_1"], &drive[..]].concat()).stdout
+    };
+    assert_eq!(names("network-manager"), "kv0\nkv0.5\n");
+    assert_eq!(names("systemd-networkd"), "\nstorage\n");
 }
 
 #[test]

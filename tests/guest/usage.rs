@@ -316,6 +316,7 @@ fn check_prints_json_for_programs() {
         "version": 1,
         "outcome": "configured",
         "reason": "by openstack/latest/network_data.json",
+        "renderer": "network-manager",
         "platform": {"id": "kubevirt", "reason": "the drive was named"},
         "drive": {
             "path": path, "file_system": null, "label": null, "layout": "openstack", "reason": "named", "waited_ms": 0
