@@ -22,9 +22,6 @@ _glowplug() {
             glowplug,check)
                 cmd="glowplug__subcmd__check"
                 ;;
-            glowplug,exp)
-                cmd="glowplug__subcmd__exp"
-                ;;
             glowplug,help)
                 cmd="glowplug__subcmd__help"
                 ;;
@@ -40,26 +37,11 @@ _glowplug() {
             glowplug,ssh-keys)
                 cmd="glowplug__subcmd__ssh__subcmd__keys"
                 ;;
-            glowplug__subcmd__exp,help)
-                cmd="glowplug__subcmd__exp__subcmd__help"
-                ;;
-            glowplug__subcmd__exp,rd-network-kargs)
-                cmd="glowplug__subcmd__exp__subcmd__rd__subcmd__network__subcmd__kargs"
-                ;;
-            glowplug__subcmd__exp__subcmd__help,help)
-                cmd="glowplug__subcmd__exp__subcmd__help__subcmd__help"
-                ;;
-            glowplug__subcmd__exp__subcmd__help,rd-network-kargs)
-                cmd="glowplug__subcmd__exp__subcmd__help__subcmd__rd__subcmd__network__subcmd__kargs"
-                ;;
             glowplug__subcmd__help,attributes)
                 cmd="glowplug__subcmd__help__subcmd__attributes"
                 ;;
             glowplug__subcmd__help,check)
                 cmd="glowplug__subcmd__help__subcmd__check"
-                ;;
-            glowplug__subcmd__help,exp)
-                cmd="glowplug__subcmd__help__subcmd__exp"
                 ;;
             glowplug__subcmd__help,help)
                 cmd="glowplug__subcmd__help__subcmd__help"
@@ -76,9 +58,6 @@ _glowplug() {
             glowplug__subcmd__help,ssh-keys)
                 cmd="glowplug__subcmd__help__subcmd__ssh__subcmd__keys"
                 ;;
-            glowplug__subcmd__help__subcmd__exp,rd-network-kargs)
-                cmd="glowplug__subcmd__help__subcmd__exp__subcmd__rd__subcmd__network__subcmd__kargs"
-                ;;
             *)
                 ;;
         esac
@@ -86,7 +65,7 @@ _glowplug() {
 
     case "${cmd}" in
         glowplug)
-            opts="-v -h -V --verbose --help --version network-kargs check attributes hostname ssh-keys metadata exp help"
+            opts="-v -h -V --verbose --help --version network-kargs check attributes hostname ssh-keys metadata help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -145,108 +124,10 @@ _glowplug() {
             fi
             case "${prev}" in
                 --renderer)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -W "network-manager network-manager-profiles systemd-networkd network-legacy" -- "${cur}"))
                     return 0
                     ;;
                 --root)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
-        glowplug__subcmd__exp)
-            opts="-v -h --verbose --help rd-network-kargs help"
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
-        glowplug__subcmd__exp__subcmd__help)
-            opts="rd-network-kargs help"
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
-        glowplug__subcmd__exp__subcmd__help__subcmd__help)
-            opts=""
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
-        glowplug__subcmd__exp__subcmd__help__subcmd__rd__subcmd__network__subcmd__kargs)
-            opts=""
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
-        glowplug__subcmd__exp__subcmd__rd__subcmd__network__subcmd__kargs)
-            opts="-v -h --cmdline --provider --config-drive --any-drive --wait --root --renderer --default-value --require-default --on-error --neednet --print --verbose --help"
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                --provider)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --config-drive)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --wait)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --root)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --renderer)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --default-value)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --on-error)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -258,7 +139,7 @@ _glowplug() {
             return 0
             ;;
         glowplug__subcmd__help)
-            opts="network-kargs check attributes hostname ssh-keys metadata exp help"
+            opts="network-kargs check attributes hostname ssh-keys metadata help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -288,34 +169,6 @@ _glowplug() {
         glowplug__subcmd__help__subcmd__check)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
-        glowplug__subcmd__help__subcmd__exp)
-            opts="rd-network-kargs"
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
-        glowplug__subcmd__help__subcmd__exp__subcmd__rd__subcmd__network__subcmd__kargs)
-            opts=""
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
@@ -477,7 +330,7 @@ _glowplug() {
                     return 0
                     ;;
                 --renderer)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -W "network-manager network-manager-profiles systemd-networkd network-legacy" -- "${cur}"))
                     return 0
                     ;;
                 --default-value)
@@ -485,7 +338,7 @@ _glowplug() {
                     return 0
                     ;;
                 --on-error)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -W "fail default" -- "${cur}"))
                     return 0
                     ;;
                 *)
@@ -523,7 +376,7 @@ _glowplug() {
                     return 0
                     ;;
                 --key-file)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -W "glowplug afterburn" -- "${cur}"))
                     return 0
                     ;;
                 *)

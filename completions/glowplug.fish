@@ -33,23 +33,29 @@ complete -c glowplug -n "__fish_glowplug_needs_command" -f -a "attributes" -d 'W
 complete -c glowplug -n "__fish_glowplug_needs_command" -f -a "hostname" -d 'Write the hostname of the drive to a file'
 complete -c glowplug -n "__fish_glowplug_needs_command" -f -a "ssh-keys" -d 'Write the public keys of the drive to a user\'s home directory'
 complete -c glowplug -n "__fish_glowplug_needs_command" -f -a "metadata" -d 'Print the metadata of the drive'
-complete -c glowplug -n "__fish_glowplug_needs_command" -f -a "exp" -d 'Run a command by the name that afterburn uses'
 complete -c glowplug -n "__fish_glowplug_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c glowplug -n "__fish_glowplug_using_subcommand network-kargs" -l provider -d 'Set the platform instead of detecting it' -r
 complete -c glowplug -n "__fish_glowplug_using_subcommand network-kargs" -l config-drive -d 'Read this drive: directory, image or device' -r -F
 complete -c glowplug -n "__fish_glowplug_using_subcommand network-kargs" -l wait -d 'Wait this long for the drive' -r
 complete -c glowplug -n "__fish_glowplug_using_subcommand network-kargs" -l root -d 'Use this directory as root' -r -F
-complete -c glowplug -n "__fish_glowplug_using_subcommand network-kargs" -l renderer -d 'Select the renderer' -r
+complete -c glowplug -n "__fish_glowplug_using_subcommand network-kargs" -l renderer -d 'Select the renderer' -r -f -a "network-manager\t''
+network-manager-profiles\t''
+systemd-networkd\t''
+network-legacy\t''"
 complete -c glowplug -n "__fish_glowplug_using_subcommand network-kargs" -l default-value -d 'Use these arguments if the drive has none' -r
-complete -c glowplug -n "__fish_glowplug_using_subcommand network-kargs" -l on-error -d 'Handle an invalid document' -r
+complete -c glowplug -n "__fish_glowplug_using_subcommand network-kargs" -l on-error -d 'Handle an invalid document' -r -f -a "fail\t''
+default\t''"
 complete -c glowplug -n "__fish_glowplug_using_subcommand network-kargs" -l cmdline -d 'Detect the platform by kernel arguments only'
 complete -c glowplug -n "__fish_glowplug_using_subcommand network-kargs" -l any-drive -d 'Accept the drive of another machine'
 complete -c glowplug -n "__fish_glowplug_using_subcommand network-kargs" -l require-default -d 'Fail if a default is needed and not set'
-complete -c glowplug -n "__fish_glowplug_using_subcommand network-kargs" -l neednet -d 'Always start the network (rd.neednet=1)'
+complete -c glowplug -n "__fish_glowplug_using_subcommand network-kargs" -l neednet -d 'Write rd.neednet=1 with the network'
 complete -c glowplug -n "__fish_glowplug_using_subcommand network-kargs" -l print -d 'Print the result and write nothing'
 complete -c glowplug -n "__fish_glowplug_using_subcommand network-kargs" -s v -l verbose -d 'Log each step and each device'
 complete -c glowplug -n "__fish_glowplug_using_subcommand network-kargs" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c glowplug -n "__fish_glowplug_using_subcommand check" -l renderer -d 'Select the renderer' -r
+complete -c glowplug -n "__fish_glowplug_using_subcommand check" -l renderer -d 'Select the renderer' -r -f -a "network-manager\t''
+network-manager-profiles\t''
+systemd-networkd\t''
+network-legacy\t''"
 complete -c glowplug -n "__fish_glowplug_using_subcommand check" -l root -d 'Use this directory as root' -r -F
 complete -c glowplug -n "__fish_glowplug_using_subcommand check" -l json -d 'Print JSON'
 complete -c glowplug -n "__fish_glowplug_using_subcommand check" -s v -l verbose -d 'Log each step and each device'
@@ -78,7 +84,8 @@ complete -c glowplug -n "__fish_glowplug_using_subcommand ssh-keys" -l config-dr
 complete -c glowplug -n "__fish_glowplug_using_subcommand ssh-keys" -l wait -d 'Wait this long for the drive' -r
 complete -c glowplug -n "__fish_glowplug_using_subcommand ssh-keys" -l root -d 'Use this directory as root' -r -F
 complete -c glowplug -n "__fish_glowplug_using_subcommand ssh-keys" -l user -d 'Write the keys for this user of /etc/passwd' -r
-complete -c glowplug -n "__fish_glowplug_using_subcommand ssh-keys" -l key-file -d 'Select the file name' -r
+complete -c glowplug -n "__fish_glowplug_using_subcommand ssh-keys" -l key-file -d 'Select the file name' -r -f -a "glowplug\t''
+afterburn\t''"
 complete -c glowplug -n "__fish_glowplug_using_subcommand ssh-keys" -l cmdline -d 'Detect the platform by kernel arguments only'
 complete -c glowplug -n "__fish_glowplug_using_subcommand ssh-keys" -l any-drive -d 'Accept the drive of another machine'
 complete -c glowplug -n "__fish_glowplug_using_subcommand ssh-keys" -s v -l verbose -d 'Log each step and each device'
@@ -88,32 +95,10 @@ complete -c glowplug -n "__fish_glowplug_using_subcommand metadata" -l root -d '
 complete -c glowplug -n "__fish_glowplug_using_subcommand metadata" -l json -d 'Print one JSON object'
 complete -c glowplug -n "__fish_glowplug_using_subcommand metadata" -s v -l verbose -d 'Log each step and each device'
 complete -c glowplug -n "__fish_glowplug_using_subcommand metadata" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c glowplug -n "__fish_glowplug_using_subcommand exp; and not __fish_seen_subcommand_from rd-network-kargs help" -s v -l verbose -d 'Log each step and each device'
-complete -c glowplug -n "__fish_glowplug_using_subcommand exp; and not __fish_seen_subcommand_from rd-network-kargs help" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c glowplug -n "__fish_glowplug_using_subcommand exp; and not __fish_seen_subcommand_from rd-network-kargs help" -f -a "rd-network-kargs" -d 'Run network-kargs'
-complete -c glowplug -n "__fish_glowplug_using_subcommand exp; and not __fish_seen_subcommand_from rd-network-kargs help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
-complete -c glowplug -n "__fish_glowplug_using_subcommand exp; and __fish_seen_subcommand_from rd-network-kargs" -l provider -d 'Set the platform instead of detecting it' -r
-complete -c glowplug -n "__fish_glowplug_using_subcommand exp; and __fish_seen_subcommand_from rd-network-kargs" -l config-drive -d 'Read this drive: directory, image or device' -r -F
-complete -c glowplug -n "__fish_glowplug_using_subcommand exp; and __fish_seen_subcommand_from rd-network-kargs" -l wait -d 'Wait this long for the drive' -r
-complete -c glowplug -n "__fish_glowplug_using_subcommand exp; and __fish_seen_subcommand_from rd-network-kargs" -l root -d 'Use this directory as root' -r -F
-complete -c glowplug -n "__fish_glowplug_using_subcommand exp; and __fish_seen_subcommand_from rd-network-kargs" -l renderer -d 'Select the renderer' -r
-complete -c glowplug -n "__fish_glowplug_using_subcommand exp; and __fish_seen_subcommand_from rd-network-kargs" -l default-value -d 'Use these arguments if the drive has none' -r
-complete -c glowplug -n "__fish_glowplug_using_subcommand exp; and __fish_seen_subcommand_from rd-network-kargs" -l on-error -d 'Handle an invalid document' -r
-complete -c glowplug -n "__fish_glowplug_using_subcommand exp; and __fish_seen_subcommand_from rd-network-kargs" -l cmdline -d 'Detect the platform by kernel arguments only'
-complete -c glowplug -n "__fish_glowplug_using_subcommand exp; and __fish_seen_subcommand_from rd-network-kargs" -l any-drive -d 'Accept the drive of another machine'
-complete -c glowplug -n "__fish_glowplug_using_subcommand exp; and __fish_seen_subcommand_from rd-network-kargs" -l require-default -d 'Fail if a default is needed and not set'
-complete -c glowplug -n "__fish_glowplug_using_subcommand exp; and __fish_seen_subcommand_from rd-network-kargs" -l neednet -d 'Always start the network (rd.neednet=1)'
-complete -c glowplug -n "__fish_glowplug_using_subcommand exp; and __fish_seen_subcommand_from rd-network-kargs" -l print -d 'Print the result and write nothing'
-complete -c glowplug -n "__fish_glowplug_using_subcommand exp; and __fish_seen_subcommand_from rd-network-kargs" -s v -l verbose -d 'Log each step and each device'
-complete -c glowplug -n "__fish_glowplug_using_subcommand exp; and __fish_seen_subcommand_from rd-network-kargs" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c glowplug -n "__fish_glowplug_using_subcommand exp; and __fish_seen_subcommand_from help" -f -a "rd-network-kargs" -d 'Run network-kargs'
-complete -c glowplug -n "__fish_glowplug_using_subcommand exp; and __fish_seen_subcommand_from help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
-complete -c glowplug -n "__fish_glowplug_using_subcommand help; and not __fish_seen_subcommand_from network-kargs check attributes hostname ssh-keys metadata exp help" -f -a "network-kargs" -d 'Write the network of the config drive as kernel arguments'
-complete -c glowplug -n "__fish_glowplug_using_subcommand help; and not __fish_seen_subcommand_from network-kargs check attributes hostname ssh-keys metadata exp help" -f -a "check" -d 'Explain a config drive or a document, or report this boot'
-complete -c glowplug -n "__fish_glowplug_using_subcommand help; and not __fish_seen_subcommand_from network-kargs check attributes hostname ssh-keys metadata exp help" -f -a "attributes" -d 'Write the metadata of the drive as an EnvironmentFile='
-complete -c glowplug -n "__fish_glowplug_using_subcommand help; and not __fish_seen_subcommand_from network-kargs check attributes hostname ssh-keys metadata exp help" -f -a "hostname" -d 'Write the hostname of the drive to a file'
-complete -c glowplug -n "__fish_glowplug_using_subcommand help; and not __fish_seen_subcommand_from network-kargs check attributes hostname ssh-keys metadata exp help" -f -a "ssh-keys" -d 'Write the public keys of the drive to a user\'s home directory'
-complete -c glowplug -n "__fish_glowplug_using_subcommand help; and not __fish_seen_subcommand_from network-kargs check attributes hostname ssh-keys metadata exp help" -f -a "metadata" -d 'Print the metadata of the drive'
-complete -c glowplug -n "__fish_glowplug_using_subcommand help; and not __fish_seen_subcommand_from network-kargs check attributes hostname ssh-keys metadata exp help" -f -a "exp" -d 'Run a command by the name that afterburn uses'
-complete -c glowplug -n "__fish_glowplug_using_subcommand help; and not __fish_seen_subcommand_from network-kargs check attributes hostname ssh-keys metadata exp help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
-complete -c glowplug -n "__fish_glowplug_using_subcommand help; and __fish_seen_subcommand_from exp" -f -a "rd-network-kargs" -d 'Run network-kargs'
+complete -c glowplug -n "__fish_glowplug_using_subcommand help; and not __fish_seen_subcommand_from network-kargs check attributes hostname ssh-keys metadata help" -f -a "network-kargs" -d 'Write the network of the config drive as kernel arguments'
+complete -c glowplug -n "__fish_glowplug_using_subcommand help; and not __fish_seen_subcommand_from network-kargs check attributes hostname ssh-keys metadata help" -f -a "check" -d 'Explain a config drive or a document, or report this boot'
+complete -c glowplug -n "__fish_glowplug_using_subcommand help; and not __fish_seen_subcommand_from network-kargs check attributes hostname ssh-keys metadata help" -f -a "attributes" -d 'Write the metadata of the drive as an EnvironmentFile='
+complete -c glowplug -n "__fish_glowplug_using_subcommand help; and not __fish_seen_subcommand_from network-kargs check attributes hostname ssh-keys metadata help" -f -a "hostname" -d 'Write the hostname of the drive to a file'
+complete -c glowplug -n "__fish_glowplug_using_subcommand help; and not __fish_seen_subcommand_from network-kargs check attributes hostname ssh-keys metadata help" -f -a "ssh-keys" -d 'Write the public keys of the drive to a user\'s home directory'
+complete -c glowplug -n "__fish_glowplug_using_subcommand help; and not __fish_seen_subcommand_from network-kargs check attributes hostname ssh-keys metadata help" -f -a "metadata" -d 'Print the metadata of the drive'
+complete -c glowplug -n "__fish_glowplug_using_subcommand help; and not __fish_seen_subcommand_from network-kargs check attributes hostname ssh-keys metadata help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
