@@ -230,12 +230,7 @@ crate::each_write!(run);
 
 #[tokio::test]
 async fn a_crash_before_each_write_of_a_move_to_another_pool_frees_no_address() {
-    run_all(Trouble::CrashBefore, run_move).await;
-}
-
-#[tokio::test]
-async fn a_crash_right_after_each_write_of_a_move_to_another_pool_frees_no_address() {
-    run_all(Trouble::CrashAfter, run_move).await;
+    run_all(Trouble::Crash, run_move).await;
 }
 
 #[tokio::test]
@@ -246,12 +241,7 @@ async fn a_lost_response_or_a_refusal_of_each_write_of_a_move_to_another_pool_fr
 
 #[tokio::test]
 async fn with_another_provider_a_crash_before_each_write_does_not_change_the_result() {
-    run_all(Trouble::CrashBefore, run_with_provider).await;
-}
-
-#[tokio::test]
-async fn with_another_provider_a_crash_right_after_each_write_does_not_change_the_result() {
-    run_all(Trouble::CrashAfter, run_with_provider).await;
+    run_all(Trouble::Crash, run_with_provider).await;
 }
 
 #[tokio::test]
