@@ -38,11 +38,11 @@ const AFTERBURN: &str = "etc/cmdline.d/50-afterburn-network-kargs.conf";
 fn fragments(root: &Path, directory: &str) -> io::Result<Vec<String>> {
     let entries = match fs::read_dir(root.join(directory)) {
         Err(e) if is_absence(&e) => return Ok(Vec::new()),
-        entries => entries?,
+        entries => entries.map_err(|e| at(directory, &e))?,
     };
     let mut files = Vec::new();
     for entry in entries {
-        let name = entry?.file_name();
+        let name = entry.map_err(|e| at(directory, &e))?.file_name();
         let name = name.to_string_lossy();
         if name.ends_with(".conf") && !name.starts_with('.') {
             files.push(format!("{directory}/{name}"));
@@ -50,6 +50,11 @@ fn fragments(root: &Path, directory: &str) -> io::Result<Vec<String>> {
     }
     files.sort_unstable();
     Ok(files)
+}
+
+/// Adds the path below the root to an error.
+fn at(path: &str, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("/{path}: {error}"))
 }
 
 /// Returns whether the error shows that there is no such file.
@@ -65,7 +70,7 @@ impl Arguments {
     ///
     /// # Errors
     ///
-    /// The error of the system call for a file that exists, with its path.
+    /// The error of the system call for a file or directory that exists, with its path.
     pub(super) fn read_from(root: &Path, own: &str) -> io::Result<Self> {
         let mut files = fragments(root, "etc/cmdline.d")?;
         files.extend(["etc/cmdline", COMMAND_LINE].map(str::to_owned));
@@ -74,8 +79,7 @@ impl Arguments {
         files.retain(|file| file != own && file != AFTERBURN);
         let mut arguments = Self::default();
         for file in files {
-            let read = CommandLine::read(&root.join(&file));
-            let line = read.map_err(|e| io::Error::new(e.kind(), format!("/{file}: {e}")))?;
+            let line = CommandLine::read(&root.join(&file)).map_err(|e| at(&file, &e))?;
             if file == COMMAND_LINE {
                 arguments.command_line = line.clone();
             }
@@ -238,6 +242,15 @@ mod tests {
         {
             assert_eq!(configures(line), None, "{line}");
         }
+    }
+
+    #[test]
+    fn an_unreadable_directory_of_arguments_is_an_error_with_its_path() {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir(root.path().join("etc")).unwrap();
+        std::os::unix::fs::symlink("cmdline.d", root.path().join("etc/cmdline.d")).unwrap();
+        let error = Arguments::read_from(root.path(), "").unwrap_err();
+        assert_eq!(error.to_string(), "/etc/cmdline.d: Too many levels of symbolic links (os error 40)");
     }
 
     #[test]
