@@ -10,6 +10,7 @@ use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
 use crate::support::apply::apply_server_side;
+use crate::support::controller::merge_status;
 use crate::support::hook::{Hook, patching};
 use crate::support::hosted::definitions::{INSTANCE, VIRTUAL_MACHINE, resource};
 use crate::support::hosted::provider::object;
@@ -220,8 +221,7 @@ async fn a_subresource_is_reviewed_only_if_a_rule_names_it() {
         hook.configure(&cluster, VALIDATING, name, &json!({"rules": rules(&["*"], &[resource])})).await.unwrap();
         hooks.push(hook);
     }
-    let status = Patch::Merge(json!({"status": {"ready": true}}));
-    vms.patch_status("w", &PatchParams::default(), &status).await.unwrap();
+    merge_status(&vms, "w", &json!({"status": {"ready": true}})).await;
     let seen =
         hooks.iter().map(|hook| hook.take_requests().iter().map(|request| request["subResource"].clone()).collect());
     let seen: Vec<Vec<Value>> = seen.collect();

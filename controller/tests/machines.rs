@@ -149,8 +149,7 @@ async fn script_of_a_move(hosted: &Hosted) {
     hosted.scale("workers", 1).await;
     assert_eq!(hosted.address_of("workers-0").await, "10.0.0.8");
     let select = async |pool: &str, selected: Value| {
-        let patch = Patch::Merge(json!({"spec": {"nodePoolRef": selected}}));
-        hosted.pools.patch(pool, &PatchParams::default(), &patch).await.unwrap();
+        merge(&hosted.pools, pool, &json!({"spec": {"nodePoolRef": selected}})).await;
     };
     select("workers", Value::Null).await;
     select("others", json!({"name": "workers"})).await;
@@ -661,8 +660,7 @@ async fn a_leader_allocates_nothing_before_it_has_read_a_secret_that_alone_recor
 async fn a_pool_that_is_created_again_allocates_nothing_before_a_secret_that_alone_records_an_address_is_read() {
     let (server, cluster) = start_server().await;
     let (hosted, secret) = recorded_only_in_a_secret(&cluster).await;
-    let free = Patch::Merge(json!({"metadata": {"finalizers": null}}));
-    hosted.pools.patch("workers", &PatchParams::default(), &free).await.unwrap();
+    merge(&hosted.pools, "workers", &json!({"metadata": {"finalizers": null}})).await;
     hosted.pools.delete("workers", &DeleteParams::default()).await.unwrap();
     let site = Site::of(&cluster, &hosted.clusters, "v1beta2");
     site.claim("x", &json!({"spec": {"poolRef": {"name": "workers"}}})).await;
@@ -1031,8 +1029,7 @@ async fn the_next_leader_writes_the_secrets_and_digests_for_a_pool_that_changed_
     let before = hosted.vms.get("w").await.unwrap().annotations()[DIGEST].clone();
     // A guest that starts in the same second as the change counts as a guest that has read the new document.
     until_next_second().await;
-    let gateway = Patch::Merge(json!({"spec": {"gateway": ["10.0.0.2"]}}));
-    hosted.pools.patch("workers", &PatchParams::default(), &gateway).await.unwrap();
+    merge(&hosted.pools, "workers", &json!({"spec": {"gateway": ["10.0.0.2"]}})).await;
     let _next = lead(&cluster);
     let name = hosted.secret_name("w").await;
     let updated =
@@ -1131,8 +1128,7 @@ async fn a_leader_that_uses_older_pools_than_the_webhooks_does_not_change_a_dese
     });
     pool("new", "10.0.0.9/32").await;
     held.acquire().await.unwrap().forget();
-    let patch = Patch::Merge(json!({"spec": {"machineSelector": selector("other")}}));
-    hosted.pools.patch("p", &PatchParams::default(), &patch).await.unwrap();
+    merge(&hosted.pools, "p", &json!({"spec": {"machineSelector": selector("other")}})).await;
     let mut stopped = vm("stopped", "p", user_data.clone());
     stopped.data["spec"]["runStrategy"] = "Halted".into();
     let machine = VirtualMachine::read(serde_json::from_value(json!(stopped)).unwrap());

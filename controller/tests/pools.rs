@@ -5,12 +5,12 @@ use std::sync::Arc;
 use glowplug::host::claim::{Claim, Request};
 use glowplug_controller::kinds::pool::{MachineNetwork, PoolSpec, StaticIPPool};
 use kube::Api;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, PostParams};
 use kube::runtime::wait::await_condition;
 use serde_json::{Value, json};
 use tokio::sync::{Notify, Semaphore};
 
-use crate::support::controller::Controller;
+use crate::support::controller::{Controller, merge};
 use crate::support::hosted::Hosted;
 use crate::support::leader::{Work, claim, machine, stored};
 use crate::support::server::{Fault, Server};
@@ -137,8 +137,7 @@ async fn a_derived_pool_is_deleted_although_the_pool_changes_before_the_deletion
     hosted.configure("workers", &Value::Null).await;
     came.notified().await;
     // The leader has read the pool already.
-    let note = Patch::Merge(json!({"metadata": {"annotations": {"example.org/note": "changed"}}}));
-    hosted.pools.patch("workers", &PatchParams::default(), &note).await.unwrap();
+    merge(&hosted.pools, "workers", &json!({"metadata": {"annotations": {"example.org/note": "changed"}}})).await;
     gate.close();
     await_condition(hosted.pools.clone(), "workers", |pool: Option<&StaticIPPool>| pool.is_none()).await.unwrap();
 }

@@ -24,11 +24,12 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::rbac::v1::ClusterRoleBinding;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, MicroTime};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, ResourceExt as _};
 use serde_json::json;
 use tokio::sync::{Semaphore, watch};
 
+use crate::support::controller::merge;
 use crate::support::leader::{self, claim, clock, owner, pool, pool_spec, resize, stored};
 use crate::support::server::{Call, Fault, Server};
 use crate::support::{SYSTEM, is_lease_write, soak, start_server};
@@ -231,8 +232,7 @@ async fn a_machine_keeps_its_address_if_the_server_refuses_its_release_and_other
     // The registry repeats the release when the server may accept it again, here after a change of the lease.
     server.clear_faults();
     let leases: Api<StaticIPLease> = Api::all(cluster.client());
-    let change = Patch::Merge(json!({"metadata": {"labels": {"changed": "true"}}}));
-    leases.patch(&leader::name(NETWORK, "10.0.0.8"), &PatchParams::default(), &change).await.unwrap();
+    merge(&leases, &leader::name(NETWORK, "10.0.0.8"), &json!({"metadata": {"labels": {"changed": "true"}}})).await;
     while registry.holders().await.unwrap().contains(&machine(NETWORK, 0)) {
         tokio::task::yield_now().await;
     }
@@ -252,8 +252,7 @@ async fn a_refused_release_of_a_machine_that_claims_again_is_not_repeated() {
     assert_eq!(texts(&[registry.claim(claim(&machine(NETWORK, 0))).await.unwrap()]), ["10.0.0.8/16"]);
     // After this change of the lease, the registry would repeat a refused release.
     let leases: Api<StaticIPLease> = Api::all(cluster.client());
-    let change = Patch::Merge(json!({"metadata": {"labels": {"changed": "true"}}}));
-    leases.patch(&leader::name(NETWORK, "10.0.0.8"), &PatchParams::default(), &change).await.unwrap();
+    merge(&leases, &leader::name(NETWORK, "10.0.0.8"), &json!({"metadata": {"labels": {"changed": "true"}}})).await;
     // Waits for three periods, because the registry repeats releases once in each period.
     let mut changes = registry.changes();
     for _ in 0..3 {

@@ -1,6 +1,7 @@
 //! A leader that runs in the test process, without HTTP servers and election, and helpers for tests with claims.
 
 use std::convert::Infallible;
+use std::fmt::Debug;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -16,6 +17,7 @@ use kube::api::{
 };
 use kube::runtime::wait::{Condition, await_condition};
 use kube::{Api, Client, ResourceExt};
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -247,8 +249,12 @@ pub async fn create(api: &Api<DynamicObject>, mut object: Value) -> DynamicObjec
     api.create(&PostParams::default(), &serde_json::from_value(object).unwrap()).await.unwrap()
 }
 
-pub async fn merge(api: &Api<DynamicObject>, name: &str, patch: &Value) -> DynamicObject {
+pub async fn merge<K: Clone + Debug + DeserializeOwned>(api: &Api<K>, name: &str, patch: &Value) -> K {
     api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap()
+}
+
+pub async fn merge_status<K: DeserializeOwned>(api: &Api<K>, name: &str, patch: &Value) -> K {
+    api.patch_status(name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap()
 }
 
 /// Changes the managed fields of an object: they get a time that the API server accepts and the client cannot parse.
@@ -262,8 +268,7 @@ pub async fn make_fields_unreadable(client: &Client, kind: &ApiResource, namespa
         None => Api::all_with(client.clone(), kind),
     };
     for metadata in [json!({"annotations": {"a": "b"}}), json!({"managedFields": [entry]})] {
-        let patch = Patch::Merge(json!({"metadata": metadata}));
-        objects.patch(name, &PatchParams::default(), &patch).await.unwrap();
+        merge(&objects, name, &json!({"metadata": metadata})).await;
     }
     let unreadable: Api<DynamicObject> = match namespace {
         Some(namespace) => Api::namespaced_with(client.clone(), namespace, kind),

@@ -148,8 +148,7 @@ impl Hosted {
 
     /// Replaces the addresses of a pool.
     pub async fn resize(&self, name: &str, addresses: &[&str]) {
-        let patch = Patch::Merge(json!({"spec": {"addresses": addresses}}));
-        self.pools.patch(name, &PatchParams::default(), &patch).await.unwrap();
+        merge(&self.pools, name, &json!({"spec": {"addresses": addresses}})).await;
     }
 
     /// Creates a NodePool on the network of this cluster, with `changes` merged into it.
@@ -322,8 +321,7 @@ impl Hosted {
 
     async fn define(&self, new: CustomResourceDefinition) {
         let definitions: Api<CustomResourceDefinition> = Api::all(self.client.clone());
-        let patch = Patch::Merge(json!({"spec": {"versions": new.spec.versions}}));
-        definitions.patch(&new.metadata.name.unwrap(), &PatchParams::default(), &patch).await.unwrap();
+        merge(&definitions, &new.metadata.name.unwrap(), &json!({"spec": {"versions": new.spec.versions}})).await;
     }
 
     pub async fn delete(&self, name: &str) {

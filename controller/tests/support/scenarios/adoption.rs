@@ -7,7 +7,7 @@ use glowplug_controller::kinds::pool::{PoolSpec, StaticIPPool};
 use glowplug_controller::kinds::virtual_machine::LEFT_ALONE_ANNOTATION;
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt;
-use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, DynamicObject, ListParams, PostParams};
 use serde_json::{Value, json};
 
 use crate::support::Cluster;
@@ -146,8 +146,7 @@ pub async fn a_pool_that_loses_an_exclusion_allocates_no_recorded_address(cluste
     hosted.pools.create(&PostParams::default(), &StaticIPPool::new("workers", spec)).await.unwrap();
     installed.until_asked(&hosted, "workers").await;
     recorded_guest(&hosted, "10.0.0.10").await;
-    let patch = Patch::Merge(json!({"spec": {"excludedAddresses": null}}));
-    hosted.pools.patch("workers", &PatchParams::default(), &patch).await.unwrap();
+    merge(&hosted.pools, "workers", &json!({"spec": {"excludedAddresses": null}})).await;
     until_others_are_allocated(&hosted, "10.0.0.10").await;
     installed.stop().await;
 }
@@ -184,8 +183,7 @@ pub async fn a_pool_that_gets_a_selector_later_allocates_no_recorded_address(clu
     hosted.pools.create(&PostParams::default(), &StaticIPPool::new("p", spec)).await.unwrap();
     hosted.until_condition("p", "Ready").await;
     recorded_machine(&hosted, "other", "10.0.0.8").await;
-    let patch = Patch::Merge(json!({"spec": {"machineSelector": {"matchLabels": {"pool": "p"}}}}));
-    hosted.pools.patch("p", &PatchParams::default(), &patch).await.unwrap();
+    merge(&hosted.pools, "p", &json!({"spec": {"machineSelector": {"matchLabels": {"pool": "p"}}}})).await;
     until_selected(&hosted).await;
     create_vm(&hosted, "w").await;
     assert_eq!(hosted.address_of("w").await, "10.0.0.9");
@@ -382,8 +380,7 @@ pub async fn a_machine_that_records_an_excluded_address_gets_the_address_when_th
     assert_eq!(hosted.address_of("new").await, "10.0.0.9");
     let vm = hosted.vms.get("w").await.unwrap();
     assert_eq!(vm.annotations()[ANNOTATION], r#"["10.0.0.8/16"]"#);
-    let patch = Patch::Merge(json!({"spec": {"excludedAddresses": []}}));
-    hosted.pools.patch("p", &PatchParams::default(), &patch).await.unwrap();
+    merge(&hosted.pools, "p", &json!({"spec": {"excludedAddresses": []}})).await;
     assert_eq!(hosted.address_of("w").await, "10.0.0.8");
     hosted.until_running("w").await;
     hosted.until_held(2).await;
@@ -396,8 +393,7 @@ pub async fn a_machine_that_is_left_alone_is_served_when_its_pool_offers_the_rec
     let installed = Installed::start(cluster).await;
     recorded_and_excluded(&hosted).await;
     until_left_alone(&hosted, "p", 1).await;
-    let patch = Patch::Merge(json!({"spec": {"excludedAddresses": []}}));
-    hosted.pools.patch("p", &PatchParams::default(), &patch).await.unwrap();
+    merge(&hosted.pools, "p", &json!({"spec": {"excludedAddresses": []}})).await;
     until(&hosted.vms, "w", |vm| Hosted::reference(vm).is_some()).await;
     until_left_alone(&hosted, "p", 0).await;
     let note = hosted.until_event("w", "NetworkDataMissing").await;
@@ -493,8 +489,7 @@ pub async fn the_steps_of_the_guide_bring_running_machines_into_a_pool(cluster: 
     }
     until_left_alone(&hosted, "p", 0).await;
     // The earlier addresses of web-0 and old-0 are free again.
-    let patch = Patch::Merge(json!({"spec": {"excludedAddresses": []}}));
-    hosted.pools.patch("p", &PatchParams::default(), &patch).await.unwrap();
+    merge(&hosted.pools, "p", &json!({"spec": {"excludedAddresses": []}})).await;
     for name in ["last", "end", "more"] {
         create_vm(&hosted, name).await;
     }

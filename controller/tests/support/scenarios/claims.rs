@@ -419,8 +419,7 @@ pub async fn a_claim_is_served_after_its_pool_has_lost_the_second_family(cluster
     let (site, _controller) = site(cluster, &["10.0.0.8/30", "fd00::8/125"]).await;
     site.claim("a", &json!({})).await;
     site.until_not_ready("a", "PoolNotReady").await;
-    let pool = Patch::Merge(json!({"spec": {"addresses": ["10.0.0.8/30"]}}));
-    site.pools.patch("p", &PatchParams::default(), &pool).await.unwrap();
+    merge(&site.pools, "p", &json!({"spec": {"addresses": ["10.0.0.8/30"]}})).await;
     assert_eq!(site.address_of("a").await, "10.0.0.8");
 }
 

@@ -6,7 +6,7 @@ use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::support::controller::{Controller, merge, until};
+use crate::support::controller::{Controller, merge, merge_status, until};
 use crate::support::gate::{Gate, is_list_of_services, is_watch_of_instances};
 use crate::support::hosted::kubevirt::migrated;
 use crate::support::hosted::poll;
@@ -120,8 +120,7 @@ pub async fn an_ipam_claim_keeps_its_address_when_guests_start_and_end(cluster: 
     assert_eq!(tenant.ips_of("a").await, ["10.0.0.8/16"]);
     // The network provider writes the name of the pod of the guest into the claim. A migration changes this name.
     let claim = tenant.claims.get("a.net1").await.unwrap();
-    let pod = Patch::Merge(json!({"status": {"ownerPod": {"name": "virt-launcher-a-2"}}}));
-    tenant.claims.patch_status("a.net1", &PatchParams::default(), &pod).await.unwrap();
+    merge_status(&tenant.claims, "a.net1", &json!({"status": {"ownerPod": {"name": "virt-launcher-a-2"}}})).await;
     // The guest reports its address. The next leader, which reads the report at its start, knows the address.
     let networks = json!([{"name": "net1", "multus": {"networkName": "vlan10"}}]);
     let interfaces = json!([{"name": "net1", "ipAddress": "10.0.0.8", "ipAddresses": ["10.0.0.8"]}]);
@@ -148,8 +147,7 @@ pub async fn an_ipam_claim_keeps_its_address_when_guests_start_and_end(cluster: 
     assert_eq!(status["ips"], claim.data["status"]["ips"]);
     assert_eq!(status["ownerPod"], json!({"name": "virt-launcher-a-2"}));
     // The leader writes a lost status again.
-    let lost = Patch::Merge(json!({"status": {"ips": []}}));
-    tenant.claims.patch_status("a.net1", &PatchParams::default(), &lost).await.unwrap();
+    merge_status(&tenant.claims, "a.net1", &json!({"status": {"ips": []}})).await;
     until(&tenant.claims, "a.net1", |claim| claim.data["status"]["ips"] == json!(["10.0.0.8/16"])).await;
 }
 
@@ -211,8 +209,7 @@ pub async fn an_ipam_claim_that_is_restored_with_its_status_gets_its_address_aft
     tenant.until_gone("a").await;
     tenant.claim("a", &json!({"metadata": {"ownerReferences": [owner("a", "uid-a-2")]}})).await;
     tenant.until_failed("a", "SubnetExhausted").await;
-    let status = Patch::Merge(json!({"status": {"ips": ["10.0.0.8/16"]}}));
-    tenant.claims.patch_status("a.net1", &PatchParams::default(), &status).await.unwrap();
+    merge_status(&tenant.claims, "a.net1", &json!({"status": {"ips": ["10.0.0.8/16"]}})).await;
     tenant.until_failed("a", "IPAddressConflict").await;
     tenant.stop("a").await;
     assert_eq!(tenant.ips_of("a").await, ["10.0.0.8/16"]);
@@ -225,8 +222,12 @@ pub async fn ipam_claims_keep_the_addresses_that_they_have_when_a_leader_starts(
     tenant.claim("new", &json!({})).await;
     for (vm, ip) in [("a", "10.0.0.8/16"), ("b", "10.0.0.9/16"), ("twin", "10.0.0.9/16")] {
         tenant.claim(vm, &json!({})).await;
-        let status = Patch::Merge(json!({"status": {"ips": [ip], "ownerPod": {"name": "pod"}}}));
-        tenant.claims.patch_status(&format!("{vm}.net1"), &PatchParams::default(), &status).await.unwrap();
+        merge_status(
+            &tenant.claims,
+            &format!("{vm}.net1"),
+            &json!({"status": {"ips": [ip], "ownerPod": {"name": "pod"}}}),
+        )
+        .await;
     }
     let _controller = Controller::start(cluster, &tenant.site);
     assert_eq!(tenant.ips_of("new").await, ["10.0.0.10/16"]);
@@ -243,8 +244,7 @@ pub async fn ipam_claims_keep_the_addresses_that_they_have_when_a_leader_starts(
     let expected = rows([("10.0.0.10", "new.net1"), ("10.0.0.8", "a.net1")]);
     assert_eq!(tenant.site.held().await, expected);
     // The network provider writes another address into one of the two claims.
-    let other = Patch::Merge(json!({"status": {"ips": ["10.0.0.11/16"]}}));
-    tenant.claims.patch_status("twin.net1", &PatchParams::default(), &other).await.unwrap();
+    merge_status(&tenant.claims, "twin.net1", &json!({"status": {"ips": ["10.0.0.11/16"]}})).await;
     until_no_duplicates(&tenant).await;
     assert_eq!(tenant.ips_of("twin").await, ["10.0.0.11/16"]);
 }
@@ -254,8 +254,7 @@ pub async fn no_address_of_an_ipam_claim_is_allocated_while_its_network_attachme
 ) {
     let tenant = Tenant::without_network(cluster).await;
     tenant.claim("a", &json!({})).await;
-    let status = Patch::Merge(json!({"status": {"ips": ["10.0.0.8/16"]}}));
-    tenant.claims.patch_status("a.net1", &PatchParams::default(), &status).await.unwrap();
+    merge_status(&tenant.claims, "a.net1", &json!({"status": {"ips": ["10.0.0.8/16"]}})).await;
     let mut controller = Controller::start(cluster, &tenant.site);
     controller.until_ready().await;
     tenant.pool(&["10.0.0.8/30"]).await;
@@ -272,8 +271,7 @@ pub async fn the_readable_addresses_of_an_ipam_claim_are_its_own_although_anothe
     let tenant = Tenant::new(cluster).await;
     tenant.pool(&["10.0.0.8/30"]).await;
     let write = async |vm: &str, ips: Value| {
-        let status = Patch::Merge(json!({"status": {"ips": ips}}));
-        tenant.claims.patch_status(&format!("{vm}.net1"), &PatchParams::default(), &status).await.unwrap();
+        merge_status(&tenant.claims, &format!("{vm}.net1"), &json!({"status": {"ips": ips}})).await;
     };
     let message = "status.ips[1]: invalid address \"x\", expected an IPv4 or IPv6 address";
     tenant.claim("a", &json!({})).await;
@@ -311,8 +309,7 @@ pub async fn each_address_of_an_ipam_claim_is_adopted_although_the_claim_has_the
     let leases = [("10.0.0.8", "a.net1"), ("10.0.0.9", "b.net1"), ("fd00::8", "a.net1"), ("fd00::9", "b.net1")];
     assert_eq!(tenant.site.held().await, rows(leases));
     // The claim holds one of these addresses, and another claim holds the other one.
-    let status = Patch::Merge(json!({"status": {"ips": ["10.0.0.8/16", "fd00::9/64"]}}));
-    tenant.claims.patch_status("a.net1", &PatchParams::default(), &status).await.unwrap();
+    merge_status(&tenant.claims, "a.net1", &json!({"status": {"ips": ["10.0.0.8/16", "fd00::9/64"]}})).await;
     let mut holders = Vec::new();
     for name in ["a.net1", "b.net1"] {
         let uid = tenant.claims.get(name).await.unwrap().uid().unwrap();
@@ -328,8 +325,7 @@ pub async fn an_address_that_another_program_writes_into_an_ipam_claim_causes_an
     let (tenant, _controller) = tenant(cluster, &["10.0.0.8/31"]).await;
     tenant.claim("a", &json!({})).await;
     assert_eq!(tenant.ips_of("a").await, ["10.0.0.8/16"]);
-    let foreign = Patch::Merge(json!({"status": {"ips": ["10.0.0.9/16"]}}));
-    tenant.claims.patch_status("a.net1", &PatchParams::default(), &foreign).await.unwrap();
+    merge_status(&tenant.claims, "a.net1", &json!({"status": {"ips": ["10.0.0.9/16"]}})).await;
     let message = tenant.until_failed("a", "IPAddressConflict").await;
     assert!(message.contains("10.0.0.9") && message.contains("10.0.0.8"), "{message}");
     let event = until_event(cluster.client(), &tenant.site.namespace, Some("IPAMClaim"), "a.net1", "IPAddressConflict");
@@ -347,8 +343,7 @@ pub async fn an_address_that_another_program_writes_into_an_ipam_claim_causes_an
     .await;
     until_no_duplicates(&tenant).await;
     // Another program writes the leased address into the status again.
-    let own = Patch::Merge(json!({"status": {"ips": ["10.0.0.8/16"]}}));
-    tenant.claims.patch_status("a.net1", &PatchParams::default(), &own).await.unwrap();
+    merge_status(&tenant.claims, "a.net1", &json!({"status": {"ips": ["10.0.0.8/16"]}})).await;
     assert_eq!(tenant.ips_of("a").await, ["10.0.0.8/16"]);
 }
 

@@ -34,12 +34,12 @@ use glowplug_controller::kinds::pool::{StaticIPLease, StaticIPPool};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::api::events::v1::Event;
-use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, DynamicObject, ListParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::support::Cluster;
-use crate::support::controller::{Controller, Site, create, merge, until, wait};
+use crate::support::controller::{Controller, Site, create, merge, merge_status, until, wait};
 use crate::support::hosted::definitions::{INSTANCE, KUBEVIRT_MACHINE, VIRTUAL_MACHINE, resource};
 use crate::support::hosted::provider::object;
 use crate::support::hosted::{Hosted, USER_DATA, is_running, poll, provisioned};
@@ -128,8 +128,7 @@ pub async fn a_machine_of_a_node_pool_starts_with_its_address(cluster: &Cluster)
     hosted.until_event("workers-0", "IPAddressAllocated").await;
 
     // When the gateway of a pool changes, a guest reads the new gateway at its next start.
-    let gateway = Patch::Merge(json!({"spec": {"gateway": ["10.0.0.2"]}}));
-    hosted.pools.patch("workers", &PatchParams::default(), &gateway).await.unwrap();
+    merge(&hosted.pools, "workers", &json!({"spec": {"gateway": ["10.0.0.2"]}})).await;
     poll("the Secret with the new gateway", async || {
         let document = hosted.secret("workers-0").await.data?.remove("networkdata")?.0;
         String::from_utf8(document).unwrap().contains("10.0.0.2").then_some(())
@@ -279,8 +278,7 @@ pub async fn the_status_of_an_exhausted_pool_counts_a_refused_machine_until_it_i
     }]);
     until_waiting(&hosted, &refused).await;
     installed.stop_leading();
-    let none = Patch::Merge(json!({"status": {"firstWaiting": null, "waiting": 0}}));
-    hosted.pools.patch_status("workers", &PatchParams::default(), &none).await.unwrap();
+    merge_status(&hosted.pools, "workers", &json!({"status": {"firstWaiting": null, "waiting": 0}})).await;
     installed.lead().await;
     until_waiting(&hosted, &refused).await;
     hosted.scale("workers", 1).await;
@@ -432,8 +430,7 @@ pub async fn machines_that_wait_get_addresses_in_the_order_of_their_creation(clu
         }
     }
     let resize = async |addresses: Value| {
-        let patch = Patch::Merge(json!({"spec": {"addresses": addresses}}));
-        pools.patch("p", &PatchParams::default(), &patch).await.unwrap();
+        merge(&pools, "p", &json!({"spec": {"addresses": addresses}})).await;
     };
     resize(json!(["10.0.0.8/31"])).await;
     assert_eq!(hosted.address_of("b").await, "10.0.0.9");
@@ -784,8 +781,7 @@ pub async fn a_machine_of_a_deleted_pool_starts_without_an_address_only_after_th
     let message = hosted.until_refused("workers-1").await;
     assert!(message.contains(&format!("pool {}/workers is being deleted", hosted.clusters)), "{message}");
     assert!(hosted.vms.get_opt("workers-1").await.unwrap().is_none());
-    let without = Patch::Merge(json!({"spec": {"nodePoolRef": null}}));
-    hosted.pools.patch("workers", &PatchParams::default(), &without).await.unwrap();
+    merge(&hosted.pools, "workers", &json!({"spec": {"nodePoolRef": null}})).await;
     assert_eq!(hosted.until_running("workers-1").await.network_data, None);
     hosted.scale("workers", 0).await;
     hosted.until_held(0).await;
@@ -1005,8 +1001,7 @@ pub async fn a_machine_with_a_damaged_lease_has_an_event_and_keeps_its_address(c
     let leases: Api<StaticIPLease> = Api::all(hosted.client.clone());
     let name = lease_name("10.0.0.8".parse().unwrap(), &hosted.network).unwrap();
     let write = async |interface: &str| {
-        let patch = Patch::Merge(json!({"spec": {"holder": {"interface": interface}}}));
-        leases.patch(&name, &PatchParams::default(), &patch).await.unwrap();
+        merge(&leases, &name, &json!({"spec": {"holder": {"interface": interface}}})).await;
     };
     write("a/b").await;
     installed.lead().await;
@@ -1053,8 +1048,12 @@ pub async fn an_entry_of_another_program_in_one_status_map_ends_the_status_map_o
     hosted.until_annotated("workers-0", ANNOTATION).await;
     installed.stop_leading();
     hosted.set_status_map("workers-0", true).await;
-    let of_other = Patch::Merge(json!({"status": {"allocatedBootstrapAddresses": {"eth9": ["10.9.9.9"]}}}));
-    hosted.machines.patch_status("workers-0", &PatchParams::default(), &of_other).await.unwrap();
+    merge_status(
+        &hosted.machines,
+        "workers-0",
+        &json!({"status": {"allocatedBootstrapAddresses": {"eth9": ["10.9.9.9"]}}}),
+    )
+    .await;
     installed.lead().await;
     let until_map = async |name: &str, map: Value| {
         let has_map = |machine: &DynamicObject| machine.data["status"]["allocatedBootstrapAddresses"] == map;

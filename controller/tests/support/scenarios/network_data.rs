@@ -409,8 +409,7 @@ async fn start_without_path(place: &Place<'_>) -> Endpoint {
             webhook["clientConfig"] = endpoint.client_config("/mutate-machine-updates");
         }
     }
-    let patch = Patch::Merge(json!({"webhooks": webhooks}));
-    configurations.patch("glowplug-controller", &PatchParams::default(), &patch).await.unwrap();
+    merge(&configurations, "glowplug-controller", &json!({"webhooks": webhooks})).await;
     endpoint
 }
 
@@ -604,8 +603,7 @@ pub async fn a_changed_gateway_reaches_a_guest_at_its_next_restart(cluster: &Clu
     let gateway = |document: &Value| document["networks"][0]["routes"][0]["gateway"].clone();
     assert_eq!(gateway(&place.until_running("w").await.document()), "10.0.0.1");
     until_next_second().await;
-    let changed = Patch::Merge(json!({"spec": {"gateway": ["10.0.0.2"]}}));
-    place.pools.patch("p", &PatchParams::default(), &changed).await.unwrap();
+    merge(&place.pools, "p", &json!({"spec": {"gateway": ["10.0.0.2"]}})).await;
     until_outdated(&place, 1).await;
     let note = place.until_event("w", "NetworkDataOutdated").await;
     assert_eq!(note, "The guest runs with earlier network data: restart the machine");
@@ -626,8 +624,7 @@ pub async fn an_outdated_machine_stays_outdated_when_its_secret_is_deleted(clust
     let (_, secret) = place.run("w").await;
     place.until_recorded("w").await;
     until_next_second().await;
-    let changed = Patch::Merge(json!({"spec": {"gateway": ["10.0.0.2"]}}));
-    place.pools.patch("p", &PatchParams::default(), &changed).await.unwrap();
+    merge(&place.pools, "p", &json!({"spec": {"gateway": ["10.0.0.2"]}})).await;
     until_outdated(&place, 1).await;
     place.secrets.delete(&secret, &DeleteParams::default()).await.unwrap();
     merge(&place.vms, "w", &json!({"metadata": {"annotations": {"touched": "1"}}})).await;
@@ -698,8 +695,7 @@ pub async fn the_network_data_of_a_machine_follows_the_subnet_of_its_address(clu
     let first_alone = json!([{
         "addresses": ["10.0.0.8"], "gateway": ["10.0.0.1"], "machineNetwork": [{"cidr": "10.0.0.0/16"}],
     }]);
-    let removed = Patch::Merge(json!({"spec": {"subnets": first_alone}}));
-    place.pools.patch("p", &PatchParams::default(), &removed).await.unwrap();
+    merge(&place.pools, "p", &json!({"spec": {"subnets": first_alone}})).await;
     let note = format!(
         "Secret {second:?} keeps its network data: pool \"{}/p\" has no subnet with 10.1.0.8/24 any more, so the gateway of the \
          address is not known",
@@ -783,8 +779,7 @@ pub async fn the_address_of_another_link_in_the_template_of_a_pool_reaches_a_gue
         let links = ["eno101", "eno102"].map(|id| json!({"id": id, "type": "phy"}));
         let network = json!({"id": "b", "type": "ipv6", "link": "eno102", "ip_address": address});
         let template = json!({"links": links, "networks": [network]}).to_string();
-        let changed = Patch::Merge(json!({"spec": {"template": template}}));
-        place.pools.patch("p", &PatchParams::default(), &changed).await.unwrap();
+        merge(&place.pools, "p", &json!({"spec": {"template": template}})).await;
     };
     let (_, secret) = place.run("w").await;
     place.until_recorded("w").await;
@@ -1135,8 +1130,7 @@ pub async fn a_machine_that_another_pool_of_its_network_selects_keeps_its_addres
     // An administrator moves all machines of a pool by an edit of the selectors. Then the pool can be deleted.
     let selector = |pool: &str| json!({"spec": {"machineSelector": {"matchLabels": {(POOL_LABEL): pool}}}});
     let edit = async |pool: &str, selected: &str| {
-        let patch = Patch::Merge(selector(selected));
-        place.pools.patch(pool, &PatchParams::default(), &patch).await.unwrap();
+        merge(&place.pools, pool, &selector(selected)).await;
     };
     edit("q", "none").await;
     edit("p", "q").await;
@@ -1167,8 +1161,7 @@ pub async fn after_a_loss_of_leases_a_record_reserves_its_address_in_a_pool_with
     place.forget_leases().await;
     let pools = place.pools.clone();
     let select = async |selector: Value| {
-        let patch = Patch::Merge(json!({"spec": {"machineSelector": selector}}));
-        pools.patch("p", &PatchParams::default(), &patch).await.unwrap();
+        merge(&pools, "p", &json!({"spec": {"machineSelector": selector}})).await;
     };
     select(Value::Null).await;
     place.installed.lead().await;
@@ -1556,8 +1549,7 @@ async fn check_changed_secret(cluster: &Cluster, change: impl Fn(&mut Value), re
     let mut document = place.until_running("w").await.document();
     change(&mut document);
     let changed = json!({"networkdata": ByteString(document.to_string().into_bytes())});
-    let patch = Patch::Merge(json!({"data": changed}));
-    place.secrets.patch(&first, &PatchParams::default(), &patch).await.unwrap();
+    merge(&place.secrets, &first, &json!({"data": changed})).await;
     assert_eq!(place.restart("w").await.network_data_secret.unwrap().0, first);
     place.kubevirt.report("w", &json!({"interfaces": null})).await;
     place.lead().await;

@@ -24,7 +24,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::support::Cluster;
-use crate::support::controller::{PATIENCE, make_fields_unreadable, until};
+use crate::support::controller::{PATIENCE, make_fields_unreadable, merge, merge_status, until};
 use crate::support::hosted::Hosted;
 use crate::support::hosted::definitions::{HOSTED_CLUSTER, NODE_POOL, resource};
 use crate::support::hosted::provider::object;
@@ -68,8 +68,7 @@ async fn set_exhausted(hosted: &Hosted, pool: &str, status: &str) {
         "type": "Exhausted", "status": status, "reason": "r", "lastTransitionTime": "2026-08-14T10:00:00Z",
         "message": "No available IPs in pool for interface eno101",
     });
-    let status = Patch::Merge(json!({"status": {"conditions": [condition]}}));
-    hosted.pools.patch_status(pool, &PatchParams::default(), &status).await.unwrap();
+    merge_status(&hosted.pools, pool, &json!({"status": {"conditions": [condition]}})).await;
 }
 
 pub async fn a_namespace_has_the_label_while_a_pool_serves_its_machines(cluster: &Cluster) {
@@ -131,8 +130,7 @@ pub async fn a_leader_never_removes_the_label_that_a_leader_of_another_scope_has
     // The second update of a namespace follows a pass over all namespaces.
     other.pools.delete("workers", &DeleteParams::default()).await.unwrap();
     until_labelled(cluster, &other.namespace, false).await;
-    let last = Patch::Merge(json!({"metadata": {"annotations": {"last": "true"}}}));
-    namespaces.patch(&hosted.namespace, &PatchParams::default(), &last).await.unwrap();
+    merge(&namespaces, &hosted.namespace, &json!({"metadata": {"annotations": {"last": "true"}}})).await;
     loop {
         let namespace = seen.next().await.unwrap().unwrap();
         assert!(namespace.labels().contains_key(MACHINES_LABEL));
@@ -159,8 +157,7 @@ pub async fn a_node_pool_with_an_exhausted_pool_gets_a_condition_and_an_event(cl
 
     // HyperShift writes the whole list of conditions from its cache, without the condition of the controller.
     let ready = json!({"type": "Ready", "status": "True"});
-    let others = Patch::Merge(json!({"status": {"conditions": [ready]}}));
-    hosted.node_pools.patch_status("workers", &PatchParams::default(), &others).await.unwrap();
+    merge_status(&hosted.node_pools, "workers", &json!({"status": {"conditions": [ready]}})).await;
     let node_pool = until(&hosted.node_pools, "workers", is("True")).await;
     assert_eq!(node_pool.data["status"]["conditions"][0], ready);
     set_exhausted(&hosted, "workers", "False").await;

@@ -132,8 +132,7 @@ pub async fn pools_of_equal_priority_and_pools_of_another_interface_are_no_overf
         .await;
     };
     let edit = async |pool: &str, spec: Value| {
-        let patch = Patch::Merge(json!({"spec": spec}));
-        place.pools.patch(pool, &PatchParams::default(), &patch).await.unwrap();
+        merge(&place.pools, pool, &json!({"spec": spec})).await;
     };
     edit("q", json!({"priority": 0})).await;
     let both = "both select the machine for network";

@@ -14,6 +14,7 @@ use kube::runtime::wait::await_condition;
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
+use crate::support::controller::merge_status;
 use crate::support::hosted::poll;
 use crate::support::leader::{self, Work, claim};
 use crate::support::{Cluster, later, until_event};
@@ -197,8 +198,7 @@ pub async fn a_pool_of_an_earlier_schema_works_and_has_a_condition_until_it_is_c
     };
     place.until("workers", is_right).await;
     // A person removes all conditions, and the controller writes its own conditions again.
-    let none = Patch::Merge(json!({"status": {"conditions": []}}));
-    place.pools.patch_status("workers", &PatchParams::default(), &none).await.unwrap();
+    merge_status(&place.pools, "workers", &json!({"status": {"conditions": []}})).await;
     place.until("workers", is_serving).await;
     place.pools.delete("workers", &DeleteParams::default()).await.unwrap();
     work.registry.release(machine(&place.namespace, 0)).await.unwrap();

@@ -5,7 +5,7 @@ use glowplug_controller::kinds::network_data::{is_issued_for, new_name};
 use glowplug_controller::kinds::pool::{MachineNetwork, PoolSpec, StaticIPLease, StaticIPPool};
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
-use kube::api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
+use kube::api::{ApiResource, DeleteParams, DynamicObject, ListParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
@@ -324,8 +324,7 @@ pub async fn a_deeply_nested_object_does_not_stop_other_machines(cluster: &Clust
     let deep = (0..124).fold(json!("x"), |inner, _| json!([inner]));
     for kind in [resource(KUBEVIRT_MACHINE), resource(VIRTUAL_MACHINE)] {
         let objects: Api<Object> = Api::namespaced_with(cluster.client(), &place.namespace, &kind);
-        let patch = Patch::Merge(json!({"spec": {"deep": deep}}));
-        objects.patch("hostile", &PatchParams::default(), &patch).await.unwrap();
+        merge(&objects, "hostile", &json!({"spec": {"deep": deep}})).await;
         let unreadable: Api<DynamicObject> = Api::namespaced_with(cluster.client(), &place.namespace, &kind);
         unreadable.list(&ListParams::default()).await.unwrap_err();
     }

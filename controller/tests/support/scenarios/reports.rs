@@ -5,11 +5,11 @@ use std::ops::Deref;
 
 use glowplug_controller::kinds::pool::{PoolSpec, StaticIPPool};
 use k8s_openapi::api::core::v1::Service;
-use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, DynamicObject, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::support::controller::{Site, create, merge};
+use crate::support::controller::{Site, create, merge, merge_status};
 use crate::support::hosted::definitions::{INSTANCE, resource};
 use crate::support::hosted::provider::object;
 use crate::support::hosted::{Hosted, mutator, poll};
@@ -269,8 +269,7 @@ async fn create_service(services: &Api<Service>, name: &str, requested: Option<&
 /// Writes these addresses into the status of a Service, as a controller of load balancers does.
 async fn give(services: &Api<Service>, name: &str, addresses: &[&str]) {
     let ingress: Vec<Value> = addresses.iter().map(|address| json!({"ip": address})).collect();
-    let status = Patch::Merge(json!({"status": {"loadBalancer": {"ingress": ingress}}}));
-    services.patch_status(name, &PatchParams::default(), &status).await.unwrap();
+    merge_status(services, name, &json!({"status": {"loadBalancer": {"ingress": ingress}}})).await;
 }
 
 // All scenarios of a server share its Services and Clusters, and each Service reserves addresses in the pools of all
@@ -344,8 +343,7 @@ pub async fn services_of_another_namespace_reserve_a_quarter_of_a_pool_unless_th
     place.scale("workers", 12).await;
     place.until_held(12).await;
     // With `ignoreNeighbours`, the pool also allocates the addresses of the Services.
-    let patch = Patch::Merge(json!({"spec": {"ignoreNeighbours": true}}));
-    place.pools.patch("workers", &PatchParams::default(), &patch).await.unwrap();
+    merge(&place.pools, "workers", &json!({"spec": {"ignoreNeighbours": true}})).await;
     place.until_reserved(0).await;
     place.scale("workers", 16).await;
     place.until_held(16).await;
@@ -408,8 +406,7 @@ pub async fn holder_and_guest_get_an_event_if_a_guest_reports_an_address_that_is
 pub async fn an_excluded_address_that_several_guests_report_is_no_conflict(cluster: &Cluster) {
     let place = Place::start(cluster, &["10.0.0.8-10.0.0.10"]).await;
     let exclude = async |addresses: Value| {
-        let patch = Patch::Merge(json!({"spec": {"excludedAddresses": addresses}}));
-        place.pools.patch("workers", &PatchParams::default(), &patch).await.unwrap();
+        merge(&place.pools, "workers", &json!({"spec": {"excludedAddresses": addresses}})).await;
     };
     exclude(json!(["10.0.0.8"])).await;
     let own = place.own_guests();

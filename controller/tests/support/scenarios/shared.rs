@@ -6,7 +6,7 @@ use glowplug_controller::kinds::network_data::new_name;
 use glowplug_controller::kinds::pool::{GlobalPoolSpec, GlobalStaticIPPool, PoolSpec};
 use glowplug_controller::pools::node_pools::CONDITION;
 use k8s_openapi::api::core::v1::Namespace;
-use kube::api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
+use kube::api::{ApiResource, DeleteParams, DynamicObject, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
@@ -38,8 +38,7 @@ impl Shared {
     }
 
     async fn change(&self, members: Value) {
-        let patch = Patch::Merge(json!({"spec": members}));
-        self.pools.patch(&self.name, &PatchParams::default(), &patch).await.unwrap();
+        merge(&self.pools, &self.name, &json!({"spec": members})).await;
     }
 
     /// Waits until a condition of the pool has this status, and returns the reason and the message of the condition.

@@ -7,7 +7,7 @@ use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::support::Cluster;
-use crate::support::controller::{create, merge, until};
+use crate::support::controller::{create, merge, merge_status, until};
 use crate::support::hosted::provider::PATCH_ANNOTATION;
 use crate::support::hosted::{Hosted, is_running, poll};
 use crate::support::installed::Installed;
@@ -134,8 +134,7 @@ pub async fn a_change_of_an_ipam_claim_causes_an_event_and_does_not_change_the_a
     let (hosted, installed, network) = with_network(cluster, &["10.0.0.40"]).await;
     hosted.scale("workers", 1).await;
     assert_eq!(hosted.address_of("workers-0").await, "10.0.0.40");
-    let changed = Patch::Merge(json!({"status": {"ips": ["10.0.0.77/24"]}}));
-    network.claims.patch_status("workers-0.net1", &PatchParams::default(), &changed).await.unwrap();
+    merge_status(&network.claims, "workers-0.net1", &json!({"status": {"ips": ["10.0.0.77/24"]}})).await;
     let note = format!(
         "IPAMClaim {}/workers-0.net1: 10.0.0.77, expected 10.0.0.40, which the machine holds; the guest keeps the \
          address of its Secret",

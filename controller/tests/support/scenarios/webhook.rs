@@ -27,6 +27,7 @@ use kube::{Api, Resource, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::support::Cluster;
+use crate::support::controller::merge_status;
 use crate::support::leader::name;
 use crate::support::manifests::documents;
 use crate::support::replica::{Replica, webhooks};
@@ -401,8 +402,7 @@ impl<'c> Hosted<'c> {
             "type": "Exhausted", "status": status, "reason": "r", "lastTransitionTime": "2026-08-14T10:00:00Z",
             "message": "No available IPs in pool for interface eno101",
         });
-        let status = Patch::Merge(json!({"status": {"conditions": [condition]}}));
-        self.pools().patch_status("p", &PatchParams::default(), &status).await.unwrap();
+        merge_status(&self.pools(), "p", &json!({"status": {"conditions": [condition]}})).await;
     }
 
     fn machines(&self, namespace: &str) -> Api<DynamicObject> {
