@@ -175,12 +175,13 @@ impl View {
         }
     }
 
-    /// Whether the claim holds no address, and must get an address from a pool of this controller.
+    /// Whether the claim holds no address or has no IPAddress, and must get an address from a pool of this controller.
     pub(crate) fn is_waiting(&self) -> bool {
         let is_served = |claim: &IpAddressClaim| {
             claim.pool.resolve(&self.key.namespace).is_some() && !claim.is_deleted() && !self.is_stopped(claim)
         };
-        self.ledger.held.is_empty() && self.claim.as_ref().is_some_and(is_served)
+        let lacks_address = self.ledger.held.is_empty() || self.address.is_none();
+        lacks_address && self.claim.as_ref().is_some_and(is_served)
     }
 
     /// Returns the step for a claim that is not served now. The step writes the reason into the status, because no
@@ -267,8 +268,10 @@ impl View {
             return Step::PatchClaim(finalizers(&claim.metadata, all));
         }
         let Some(address) = &self.address else {
-            let held = self.ledger.held.first();
-            return self.release_former().unwrap_or_else(|| match held {
+            // If the claim holds an address of another pool, the registry decides: it moves the lease to the pool, or
+            // refuses the request.
+            let of_pool = self.ledger.held.iter().find(|held| held.pool == pool.to_string());
+            return self.release_former().unwrap_or_else(|| match of_pool {
                 Some(held) => self.provide(claim, &pool, held, now),
                 None => self.allocate(claim, &pool, now),
             });
@@ -415,14 +418,14 @@ impl View {
         })
     }
 
-    /// Returns the step that creates the IPAddress of a claim.
+    /// Returns the step that creates the IPAddress of a claim. The pool gives the gateway of the IPAddress, which
+    /// cannot be changed later. So the registry must have the pool.
     fn provide(&self, claim: &IpAddressClaim, pool: &PoolId, held: &Held, now: Timestamp) -> Step {
-        let Some(pool_owner) = self.pool_owner(pool) else {
+        let (Some(pool_owner), Some(registered)) = (self.pool_owner(pool), &self.ledger.pool) else {
             return self.refuse(claim, NotReady::PoolNotReady, why_not_ready(pool, self.pool.as_ref()), now);
         };
         let ip = held.address.ip();
-        let gateways = self.ledger.pool.iter().flat_map(|facts| &facts.gateways);
-        let gateway = gateways.into_iter().find(|gateway| gateway.is_ipv4() == ip.is_ipv4());
+        let gateway = registered.gateways.iter().find(|gateway| gateway.is_ipv4() == ip.is_ipv4());
         let mut spec = json!({
             "poolRef": claim.pool,
             "claimRef": {"name": self.key.name},

@@ -210,11 +210,8 @@ impl Work<'_> {
         let key = view.key.clone();
         let uid = view.claim.as_ref().map(|claim| claim.uid().to_owned()).unwrap_or_default();
         let addresses = view.claim.as_ref().and_then(|claim| claim.addresses().ok());
-        let pool = match &view.pool {
-            Serving::Pool(pool, _) | Serving::Several(pool, _) => Some(pool.clone()),
-            Serving::None => None,
-        };
-        let read = move |allocator: &_| Recorded::read(allocator, &key, (&uid, addresses.as_deref()), pool.as_ref());
+        let serving = view.pool.clone();
+        let read = move |allocator: &_| Recorded::read(allocator, &key, (&uid, addresses.as_deref()), &serving);
         view.ledger = self.provider.registry.read(read).await?;
         Ok(())
     }
@@ -342,12 +339,11 @@ impl Work<'_> {
         let adoptees = self.provider.registry.read(move |allocator| {
             let adoptee = |(claim, pool): (IpamClaim, PoolId)| {
                 // The registry cannot attribute addresses to a pool that the registry does not have yet.
-                let (interface, network) =
-                    allocator.pool(&pool.to_string()).map(|pool| (pool.interface(), pool.network().to_owned()))?;
-                let held = held_by(allocator, &claim.key().holder(HOLDER, claim.uid()));
+                let registered = allocator.pool(&pool.to_string())?;
+                let held = held_by(allocator, &claim.key().holder(HOLDER, claim.uid()), Some(registered));
                 // If an address cannot be read, the pass of the claim reports the error.
-                let record = record(&claim, &held, &pool, interface);
-                Some((claim, record.map(|record| (record, network))))
+                let record = record(&claim, &held, &pool, registered.interface());
+                Some((claim, record.map(|record| (record, registered.network().to_owned()))))
             };
             unrecorded.into_iter().filter_map(adoptee).collect::<Vec<_>>()
         });

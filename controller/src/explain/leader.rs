@@ -1,7 +1,7 @@
 //! Derives from the objects of a cluster what a leader of this version would know after its start. The objects are
 //! leases, pools, records, claims, Secrets and reports. Each part is computed by the code of the leader.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use glowplug::host::allocator::{Adoption, Allocator, ClaimError};
@@ -192,20 +192,26 @@ impl Lists {
         Ok(all)
     }
 
-    /// Adds the records of IPAMClaims. If a claim has no lease, its pool is the pool that serves its network.
+    /// Adds the records of IPAMClaims: on the network of the lease of a claim, and on each network whose pool serves
+    /// the claim.
     fn add_ipam_claims(&mut self, allocator: &Allocator, recorded: &mut Recorded) {
         self.ipam.forget_recorded();
-        let served = self.ipam.unrecorded(Some(&self.index(&self.pools).facts()));
-        let served: BTreeMap<Key, PoolId> = served.into_iter().map(|(claim, pool)| (claim.key(), pool)).collect();
+        let mut served: BTreeMap<Key, Vec<PoolId>> = BTreeMap::new();
+        for (claim, pool) in self.ipam.unrecorded(Some(&self.index(&self.pools).facts())) {
+            served.entry(claim.key()).or_default().push(pool);
+        }
         for (key, claim) in &self.ipam_claims {
             let holder = key.holder(HolderKind::IpamClaim, claim.uid());
             let held = allocator.leases_of(&holder).next();
-            let held = held.map(|(.., lease)| (PoolId::parse(&lease.pool), lease.claimant.interface));
-            let serving = || {
-                let pool = served.get(key)?;
-                Some((pool.clone(), allocator.pool(&pool.to_string())?.interface()))
-            };
-            if let Some((pool, interface)) = held.or_else(serving) {
+            let held = held.map(|(network, _, lease)| (network, PoolId::parse(&lease.pool), lease.claimant.interface));
+            let serving = served.get(key).into_iter().flatten().filter_map(|id| {
+                let pool = allocator.pool(&id.to_string())?;
+                Some((pool.network(), id.clone(), pool.interface()))
+            });
+            let mut networks = BTreeSet::new();
+            for (_, pool, interface) in
+                held.into_iter().chain(serving).filter(|(network, ..)| networks.insert(*network))
+            {
                 recorded.inventory.records.extend(ipam::decision::record(claim, &[], &pool, interface));
             }
         }

@@ -8,7 +8,7 @@ use glowplug::host::claim::{Claimant, Record, Reservation};
 use glowplug::host::may_record::Source;
 use glowplug::host::pool::Pool;
 
-use super::recorded::{holds, is_left_over, named_holders, record};
+use super::recorded::{holds, is_left_over, named_holders, pool_of, record};
 use crate::kinds::cluster_api::IpAddress;
 use crate::kinds::pool::HolderKind;
 
@@ -29,7 +29,8 @@ pub(crate) struct Adoptee {
 
 /// What the registry must adopt from an IPAddress.
 pub(crate) enum Lesson {
-    /// Nothing: the registry already has a lease of the address, or the IPAddress is a leftover of an earlier claim.
+    /// Nothing: the registry already has a lease of the address on the network of the pool, or the IPAddress is a
+    /// leftover of an earlier claim.
     None,
     /// The record of the address, and the network of its pool.
     Record(Record, String),
@@ -52,12 +53,12 @@ impl Adoptee {
     fn read(allocator: &Allocator, unrecorded: Unrecorded) -> Option<Self> {
         let Unrecorded { address, claim } = unrecorded;
         let (key, ip) = (address.key(), address.ip()?);
-        let is_known = |uid: &str| holds(allocator, &key.holder(HolderKind::IpAddressClaim, uid), ip);
+        let pool = pool_of(allocator, &address);
+        let is_known = |uid: &str| holds(allocator, &key.holder(HolderKind::IpAddressClaim, uid), ip, pool);
         let is_known = claim.as_deref().is_some_and(is_known) || address.owner().is_some_and(is_known);
         // The lease of an earlier claim may still exist after the claim is gone, and after the garbage collector has
         // removed the claim from the owners of the IPAddress.
         let is_known = is_known || claim.is_none() && named_holders(allocator, &address).next().is_some();
-        let pool = allocator.pool(&address.pool.resolve(&key.namespace)?.to_string());
         let lesson = match (claim, pool) {
             _ if is_known => Lesson::None,
             (_, None) => return None,

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use glowplug::host::allocator::Allocator;
-use glowplug::host::claim::{Claimant, Machine, Record};
+use glowplug::host::claim::{Claimant, Lease, Machine, Record};
 use glowplug::host::may_record::Source;
 use glowplug::host::pool::Pool;
 use glowplug::network::{Family, InterfaceName};
@@ -19,7 +19,8 @@ use crate::kinds::pool::HolderKind;
 pub(crate) struct Recorded {
     /// The pool of the claim in the registry. `None`: the registry does not have the pool.
     pub(crate) pool: Option<RegisteredPool>,
-    /// Addresses that the claim holds. The address with the earliest lease comes first. The claim holds several
+    /// Addresses that the claim holds on the network of the IPAddress. If there is no IPAddress, on the network of the
+    /// pool of the claim: see [`held_by`]. The address with the earliest lease comes first. The claim holds several
     /// addresses if two leaders allocated an address.
     pub(crate) held: Vec<Held>,
     /// Whether the claim waits for an address.
@@ -48,6 +49,8 @@ pub(crate) struct RegisteredPool {
 pub(crate) struct Held {
     pub(crate) address: IpNetwork,
     pub(crate) interface: InterfaceName,
+    /// Name of the pool of the lease.
+    pub(crate) pool: String,
 }
 
 // === impl RegisteredPool ===
@@ -85,8 +88,11 @@ impl Recorded {
         // If the address of the IPAddress cannot be read, each reserved address counts as recorded.
         let is_recorded = |at: IpAddr| address.is_some_and(|address| address.ip().is_none_or(|ip| ip == at));
         let reserved = allocator.reserved_by_records_of(&holder).filter(|(_, address)| !is_recorded(*address));
-        let held = held_by(allocator, &holder);
-        let pool = pool.and_then(|pool| allocator.pool(&pool.to_string()));
+        // The reference of a claim can be changed. The IPAddress keeps its pool.
+        let of_address = address.and_then(|address| address.pool.resolve(&key.namespace));
+        let in_registry = |pool: &PoolId| allocator.pool(&pool.to_string());
+        let held = held_by(allocator, &holder, of_address.as_ref().or(pool).and_then(in_registry));
+        let pool = pool.and_then(in_registry);
         Self {
             unrecorded: reserved.map(|(network, address)| (network.to_owned(), address)).collect(),
             pool: pool.map(|pool| RegisteredPool::of(pool, &held)),
@@ -99,15 +105,28 @@ impl Recorded {
     }
 }
 
-/// The addresses that a claim holds. The address with the earliest lease comes first.
-pub(crate) fn held_by(allocator: &Allocator, holder: &Machine) -> Vec<Held> {
-    let mut held: Vec<_> = allocator.leases_of(holder).collect();
-    held.sort_by_key(|(_, address, lease)| (lease.since, *address));
-    let held = held.into_iter().map(|(_, address, lease)| Held {
+/// The addresses that a claim holds on the network of a pool. The address with the earliest lease comes first. `None`:
+/// the registry does not have the pool, so the addresses of every network count.
+///
+/// A lease protects its address on its own network only: the pool of another network can allocate the same address.
+pub(crate) fn held_by(allocator: &Allocator, holder: &Machine, pool: Option<&Pool>) -> Vec<Held> {
+    let mut held: Vec<_> = leases_on(allocator, holder, pool).collect();
+    held.sort_by_key(|(address, lease)| (lease.since, *address));
+    let held = held.into_iter().map(|(address, lease)| Held {
         address: with_prefix(address, lease.prefix),
         interface: lease.claimant.interface,
+        pool: lease.pool.to_string(),
     });
     held.collect()
+}
+
+fn leases_on<'a>(
+    allocator: &'a Allocator,
+    holder: &Machine,
+    pool: Option<&'a Pool>,
+) -> impl Iterator<Item = (IpAddr, &'a Lease)> {
+    let leases = allocator.leases_of(holder).filter(move |(on, ..)| pool.is_none_or(|pool| pool.network() == *on));
+    leases.map(|(_, address, lease)| (address, lease))
 }
 
 /// Returns an address that the claim holds beside an address of `kept`: on the same interface, and of the same family.
@@ -128,8 +147,8 @@ pub(super) fn is_left_over(allocator: &Allocator, address: &IpAddress, uid: &str
     let key = address.key();
     let Some(owner) = address.owner() else { return named_holders(allocator, address).any(|of| of.uid != uid) };
     let Some(ip) = address.ip().filter(|_| owner != uid) else { return false };
-    let pool = address.pool.resolve(&key.namespace).and_then(|pool| allocator.pool(&pool.to_string()));
-    holds(allocator, &key.holder(HolderKind::IpAddressClaim, owner), ip)
+    let pool = pool_of(allocator, address);
+    holds(allocator, &key.holder(HolderKind::IpAddressClaim, owner), ip, pool)
         || allocator.leases_of(&key.holder(HolderKind::IpAddressClaim, uid)).any(|(_, held, _)| held != ip)
         || pool.is_some_and(|pool| {
             let holder = allocator.holder(pool.network(), ip);
@@ -137,15 +156,22 @@ pub(super) fn is_left_over(allocator: &Allocator, address: &IpAddress, uid: &str
         })
 }
 
-/// The claims with the name of an IPAddress that hold the address of the IPAddress.
+/// The claims with the name of an IPAddress that hold the address of the IPAddress on its network.
 pub(super) fn named_holders<'a>(allocator: &'a Allocator, address: &IpAddress) -> impl Iterator<Item = &'a Machine> {
     let (Key { namespace, name }, ip) = (address.key(), address.ip());
     let claims = allocator.namesakes(&namespace, &name).filter(|machine| machine.kind == HolderKind::IpAddressClaim);
-    claims.filter(move |claim| ip.is_some_and(|ip| holds(allocator, claim, ip)))
+    let pool = pool_of(allocator, address);
+    claims.filter(move |claim| ip.is_some_and(|ip| holds(allocator, claim, ip, pool)))
 }
 
-pub(super) fn holds(allocator: &Allocator, holder: &Machine, ip: IpAddr) -> bool {
-    allocator.leases_of(holder).any(|(_, address, _)| address == ip)
+/// Whether a claim holds an address on the network of a pool. For `None`, see [`held_by`].
+pub(super) fn holds(allocator: &Allocator, holder: &Machine, ip: IpAddr, pool: Option<&Pool>) -> bool {
+    leases_on(allocator, holder, pool).any(|(address, _)| address == ip)
+}
+
+/// The pool of an IPAddress. `None`: the registry does not have the pool.
+pub(super) fn pool_of<'a>(allocator: &'a Allocator, address: &IpAddress) -> Option<&'a Pool> {
+    allocator.pool(&address.pool.resolve(&address.key().namespace)?.to_string())
 }
 
 /// Returns the record of an IPAddress: the claim `uid` of the same name has the address on the interface of the pool.

@@ -1,7 +1,10 @@
 //! Tests of the decisions about IPAddressClaims.
 
+use glowplug::host::allocator::Allocator;
+use glowplug::host::ledger::MemoryLedger;
 use glowplug::host::may_record::Source;
-use glowplug::host::pool::Namespaces;
+use glowplug::host::pool::{Namespaces, Pool};
+use glowplug::host::registry::Registry;
 use glowplug::network::InterfaceName;
 
 use super::recorded::RegisteredPool;
@@ -63,7 +66,7 @@ fn eno101() -> InterfaceName {
 }
 
 fn held(address: &str) -> Held {
-    Held { address: address.parse().unwrap(), interface: eno101() }
+    Held { address: address.parse().unwrap(), interface: eno101(), pool: "n/p".to_owned() }
 }
 
 /// A claim with its finalizer. Its pool has IPv4 addresses.
@@ -617,4 +620,83 @@ fn the_record_of_an_address_ends_if_the_ipaddress_does_not_have_the_address() {
     view.ledger.unrecorded = noted.clone();
     let holder = view.key.holder(HolderKind::IpAddressClaim, view.claim.as_ref().unwrap().uid());
     assert_eq!(decide(&view, Timestamp::UNIX_EPOCH), Step::EndRecords(holder, noted));
+}
+
+/// A registry with the pools `n/p` on network `n/vlan10` and `n/q` on network `n/vlan20`. Both pools have the same
+/// addresses. The claim `n/c` holds 10.0.0.8 of `n/p`.
+fn two_networks() -> Registry<MemoryLedger> {
+    let now = Timestamp::UNIX_EPOCH;
+    let pool = |(name, network): (&str, &str)| {
+        let machine_network = json!([{"cidr": "10.0.0.0/24"}]);
+        let pool = json!({"namespace": "n", "name": name, "network": network, "addresses": ["10.0.0.8-10.0.0.9"],
+            "machineNetwork": machine_network});
+        Pool::parse(pool.to_string().as_bytes()).unwrap().remove(0)
+    };
+    let mut registry = Registry::open(MemoryLedger::default()).unwrap();
+    registry.resize([("p", "n/vlan10"), ("q", "n/vlan20")].map(pool), &[], now).unwrap();
+    registry.open_addresses(now).unwrap();
+    assert_eq!(registry.claim(&request(None), now).unwrap()[0].addresses, ["10.0.0.8/24".parse().unwrap()]);
+    registry
+}
+
+#[test]
+fn a_lease_counts_only_on_the_network_of_the_ipaddress_or_of_the_pool_of_the_claim() {
+    let mut registry = two_networks();
+    let allocator = registry.state().unwrap();
+    let on = |pool: &str, address: Option<IpAddress>| {
+        let pool = PoolId { namespace: Some("n".to_owned()), name: pool.to_owned() };
+        Recorded::read(allocator, &view().key, ("u1", &BTreeSet::new()), Some(&pool), address.as_ref()).held
+    };
+    let of_pool = |pool: &str| address(&json!({"spec": {"poolRef": {"name": pool}}}));
+    assert_eq!(on("p", None), [held("10.0.0.8/24")]);
+    assert_eq!(on("q", None), []);
+    // The reference of the claim has changed.
+    assert_eq!(on("q", of_pool("p")), [held("10.0.0.8/24")]);
+    assert_eq!(on("q", of_pool("q")), []);
+    // The registry does not know the network of this pool.
+    assert_eq!(on("r", None), [held("10.0.0.8/24")]);
+}
+
+#[test]
+fn an_ipaddress_is_adopted_on_the_network_of_its_pool_although_its_claim_holds_the_address_on_another_network() {
+    let now = Timestamp::UNIX_EPOCH;
+    let mut registry = two_networks();
+    let lesson = |allocator: &Allocator, pool: &str, claim: Option<&str>| {
+        let address = address(&json!({"spec": {"poolRef": {"name": pool}}})).unwrap();
+        Adoptee::read(allocator, Unrecorded { address, claim: claim.map(str::to_owned) }).unwrap().lesson
+    };
+    let allocator = registry.state().unwrap();
+    assert!([Some("u1"), None].iter().all(|claim| matches!(lesson(allocator, "p", *claim), Lesson::None)));
+    let Lesson::Reservation(alone) = lesson(allocator, "q", None) else { panic!() };
+    assert_eq!((alone.address.to_string(), alone.network.as_deref()), ("10.0.0.8".to_owned(), Some("n/vlan20")));
+    let Lesson::Record(record, network) = lesson(allocator, "q", Some("u1")) else { panic!() };
+    assert_eq!(network, "n/vlan20");
+    let adoption = registry.adopt([record], now).unwrap();
+    let mismatches: Vec<String> = adoption.mismatches.iter().map(ToString::to_string).collect();
+    let message = "IPAddress n/c: 10.0.0.8 of IPAddressClaim n/c (u1) is held on another network, n/vlan10";
+    assert_eq!(mismatches, [message]);
+    let other = Claim { machine: holder("u2"), requests: vec![Request::of("n/q")], ..request(None) };
+    assert_eq!(registry.claim(&other, now).unwrap()[0].addresses, ["10.0.0.9/24".parse().unwrap()]);
+}
+
+#[test]
+fn a_claim_that_holds_an_address_of_another_pool_gets_no_ipaddress_with_this_address() {
+    let changed = claim(&json!({"spec": {"poolRef": {"name": "q"}}}));
+    let mut view = View { claim: Some(changed), address: None, ..served() };
+    let asked = Claim { requests: vec![Request::of("n/q")], ..request(None) };
+    assert_eq!(next(&view), Step::Claim(asked));
+    let address = "10.0.0.8".parse().unwrap();
+    let other = ClaimError::OtherPool { interface: eno101(), held: address, pool: "n/p".to_owned() };
+    view.problem = Some(Problem::Refused(other));
+    let message = "has 10.0.0.8 of pool \"n/p\" already, expected a release before another pool";
+    assert_eq!(readiness(&view), is(NotReady::AllocationFailed, message));
+    assert!(view.is_waiting());
+}
+
+#[test]
+fn an_ipaddress_is_created_only_while_the_registry_has_the_gateway_of_its_pool() {
+    let mut view = View { address: None, ..served() };
+    view.ledger.pool = None;
+    assert_eq!(readiness(&view), is(NotReady::PoolNotReady, "StaticIPPool n/p does not allocate addresses yet"));
+    assert!(view.is_waiting());
 }

@@ -100,7 +100,8 @@ pub(crate) struct Guest {
 pub(crate) struct Recorded {
     /// The pool of the claim in the registry. `None`: the registry does not have the pool.
     pub(crate) pool: Option<RegisteredPool>,
-    /// Addresses that the claim holds. The address with the earliest lease comes first. The claim holds several
+    /// Addresses that the claim holds on the network of its pool: see [`held_by`]. If several pools serve the claim,
+    /// all addresses that the claim holds. The address with the earliest lease comes first. The claim holds several
     /// addresses of a family if two leaders allocated addresses.
     pub(crate) held: Vec<Held>,
     /// Whether the claim waits for addresses.
@@ -470,15 +471,21 @@ impl Recorded {
         allocator: &Allocator,
         key: &Key,
         (uid, addresses): (&str, Option<&[IpNetwork]>),
-        pool: Option<&PoolId>,
+        serving: &Serving,
     ) -> Self {
         let holder = key.holder(HolderKind::IpamClaim, uid);
+        let in_registry = |pool: &PoolId| allocator.pool(&pool.to_string());
+        let (pool, only) = match serving {
+            Serving::None => (None, None),
+            Serving::Pool(pool, _) => (in_registry(pool), in_registry(pool)),
+            Serving::Several(pool, _) => (in_registry(pool), None),
+        };
         let is_recorded = |at: IpAddr| addresses.is_none_or(|all| all.iter().any(|address| address.ip() == at));
         let reserved = allocator.reserved_by_records_of(&holder).filter(|(_, address)| !is_recorded(*address));
         Self {
             unrecorded: reserved.map(|(network, address)| (network.to_owned(), address)).collect(),
-            pool: pool.and_then(|pool| allocator.pool(&pool.to_string())).map(RegisteredPool::of),
-            held: held_by(allocator, &holder),
+            pool: pool.map(RegisteredPool::of),
+            held: held_by(allocator, &holder, only),
             waits: allocator.waits(&holder),
         }
     }

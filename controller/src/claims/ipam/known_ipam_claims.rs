@@ -197,15 +197,20 @@ impl KnownIpamClaims {
     }
 
     /// The claims whose addresses may be missing from the registry, each with its pool among `pools`. If `pools` is
-    /// `None`, the pools in the index are used.
+    /// `None`, the pools in the index are used. If several networks have the name in a claim, the result has the claim
+    /// several times: its guest may be on each of these networks.
     pub(crate) fn unrecorded(&self, pools: Option<&Facts>) -> Vec<(IpamClaim, PoolId)> {
         let pools = pools.unwrap_or(&self.pools);
-        let unrecorded = self.unrecorded.iter().filter_map(|key| {
-            let claim = self.claims.get(key)?;
+        let unrecorded = self.unrecorded.iter().filter_map(|key| self.claims.get(key));
+        let of_each_network = |claim: &IpamClaim| {
+            let attachment = |pool: &PoolId| pools.get(&pool.to_string()).and_then(|facts| facts.attachment.as_ref());
             // The leases of all pools of a network name this network, so any of the pools can be used.
-            Some((claim.clone(), self.pool_among(pools, claim)?))
-        });
-        unrecorded.collect()
+            let mut networks = BTreeSet::new();
+            let mut of_claim = self.pools_among(pools, claim);
+            of_claim.retain(|pool| networks.insert(attachment(pool)));
+            of_claim.into_iter().map(|pool| (claim.clone(), pool)).collect::<Vec<_>>()
+        };
+        unrecorded.flat_map(of_each_network).collect()
     }
 
     /// The claims whose addresses may be missing from the registry and whose network is unknown, each with the pools
@@ -470,6 +475,24 @@ mod tests {
         index.remove(IpamKind::Claim, &key("n", "honest.net1"), None);
         assert_eq!(index.view(&key("n", "honest.net1")).former.keys().collect::<Vec<_>>(), ["u-honest"]);
         assert_eq!(doubted(&index), []);
+    }
+
+    #[test]
+    fn a_claim_may_miss_its_addresses_on_each_network_with_the_name_in_the_claim() {
+        let mut index = index();
+        let mut other = attachment("n");
+        other["metadata"]["name"] = "other".into();
+        index.apply(IpamKind::Attachment, serde_json::from_value(other).unwrap());
+        let facts = |attachment: &str| {
+            let attachment = Some(key("n", attachment));
+            PoolFacts { uid: "pool".to_owned(), sticky: false, ready: Ok(()), claims: Namespaces::every(), attachment }
+        };
+        let pools = [("n/p", "net"), ("n/q", "other"), ("n/r", "net")];
+        index.set_pools(pools.map(|(name, attachment)| (name.to_owned(), facts(attachment))).into());
+        let of = |(claim, pool): (IpamClaim, PoolId)| (claim.key().to_string(), pool.to_string());
+        let unrecorded: Vec<(String, String)> = index.unrecorded(None).into_iter().map(of).collect();
+        let rows = ["n/p", "n/q"].map(|pool| ("n/honest.net1".to_owned(), pool.to_owned()));
+        assert_eq!(unrecorded, rows);
     }
 
     #[test]

@@ -936,3 +936,28 @@ pub async fn a_lease_that_the_api_server_refuses_to_change_blocks_only_its_own_a
     assert_eq!(site.held().await, rows([("10.0.0.10", "c"), ("10.0.0.9", "b")]));
     policy.end().await;
 }
+
+pub async fn a_claim_whose_ipaddress_is_removed_gets_no_ipaddress_of_another_network(cluster: &Cluster) {
+    let (site, controller) = site(cluster, &["10.0.0.8/32"]).await;
+    let other = PoolSpec { network: format!("{}/vlan20", site.namespace), ..site.spec(&["10.0.0.8/32"]) };
+    site.pools.create(&PostParams::default(), &StaticIPPool::new("q", other)).await.unwrap();
+    let on = |pool: &str| json!({"spec": {"poolRef": {"name": pool}}});
+    site.claim("a", &json!({})).await;
+    assert_eq!(site.address_of("a").await, "10.0.0.8");
+    drop(controller);
+    merge(&site.addresses, "a", &json!({"metadata": {"finalizers": []}})).await;
+    site.addresses.delete("a", &DeleteParams::default()).await.unwrap();
+    merge(&site.claims, "a", &on("q")).await;
+    let _controller = Controller::start(cluster, &site);
+    let message =
+        format!("has 10.0.0.8 of pool \"{}/p\" already, expected a release before another pool", site.namespace);
+    assert_eq!(site.until_not_ready("a", "AllocationFailed").await, message);
+    // The claim has no address of this network, so another claim may get the address.
+    site.claim("b", &on("q")).await;
+    assert_eq!(site.address_of("b").await, "10.0.0.8");
+    assert_eq!(site.given().await, rows([("10.0.0.8", "b")]));
+    // With the earlier reference, the claim gets its IPAddress again.
+    merge(&site.claims, "a", &on("p")).await;
+    assert_eq!(site.address_of("a").await, "10.0.0.8");
+    assert_eq!(site.held().await, rows([("10.0.0.8", "a"), ("10.0.0.8", "b")]));
+}

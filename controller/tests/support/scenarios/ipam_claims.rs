@@ -2,6 +2,7 @@
 
 use glowplug_controller::kinds::pool::{GlobalPoolSpec, GlobalStaticIPPool, PoolSpec, StaticIPPool};
 use glowplug_controller::pools::facts::Scope;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
@@ -408,6 +409,46 @@ pub async fn a_global_pool_serves_the_ipam_claims_of_every_namespace(cluster: &C
         (condition(&claim)["reason"] == "PoolNotReady").then(|| condition(&claim)["message"].clone())
     });
     assert_eq!(several.await, expected.as_str());
+}
+
+pub async fn a_pool_on_another_network_does_not_allocate_the_address_of_an_ipam_claim_that_it_takes_over(
+    cluster: &Cluster,
+) {
+    let tenant = Tenant::without_network(cluster).await;
+    let namespace = tenant.site.namespace.clone();
+    // Networks and global pools need names that no other scenario of the same server uses.
+    let name = format!("o-{namespace}");
+    tenant.create_network(&name).await;
+    let network = network_of(&name);
+    let pools: Api<GlobalStaticIPPool> = Api::all(cluster.client());
+    let spec = GlobalPoolSpec { pool: tenant.spec(&["10.0.0.8/31"]) };
+    pools.create(&PostParams::default(), &GlobalStaticIPPool::new(&name, spec)).await.unwrap();
+    let controller = Controller::of(cluster, "");
+    let uid = tenant.claim("a", &network).await.uid().unwrap();
+    assert_eq!(tenant.ips_of("a").await, ["10.0.0.8/16"]);
+    // The pool of the namespace takes precedence. Its network has the same name.
+    let mut attachment = tenant.attachments.get("vlan10").await.unwrap();
+    attachment.metadata = ObjectMeta { name: Some("vlan20".to_owned()), ..ObjectMeta::default() };
+    tenant.attachments.create(&PostParams::default(), &attachment).await.unwrap();
+    let other = PoolSpec { network: format!("{namespace}/vlan20"), ..tenant.spec(&["10.0.0.8/30"]) };
+    tenant.site.pools.create(&PostParams::default(), &StaticIPPool::new("q", other)).await.unwrap();
+    let expected = format!(
+        "IPAMClaim {namespace}/a.net1: 10.0.0.8 of IPAMClaim {namespace}/a.net1 ({uid}) is held on another network, \
+         {namespace}/vlan10"
+    );
+    assert_eq!(tenant.until_failed("a", "IPAddressConflict").await, expected);
+    tenant.claim("b", &network).await;
+    assert_eq!(tenant.ips_of("b").await, ["10.0.0.9/16"]);
+    // The next leader knows the address, too.
+    drop(controller);
+    let _controller = Controller::of(cluster, "");
+    tenant.claim("c", &network).await;
+    assert_eq!(tenant.ips_of("c").await, ["10.0.0.10/16"]);
+    assert_eq!(tenant.given().await, ["10.0.0.10/16", "10.0.0.8/16", "10.0.0.9/16"]);
+    tenant.delete("a").await;
+    tenant.until_gone("a").await;
+    tenant.claim("d", &network).await;
+    assert_eq!(tenant.ips_of("d").await, ["10.0.0.8/16"]);
 }
 
 fn network_of(name: &str) -> Value {

@@ -28,7 +28,7 @@ fn eno101() -> InterfaceName {
 }
 
 fn held(address: &str) -> Held {
-    Held { address: address.parse().unwrap(), interface: eno101() }
+    Held { address: address.parse().unwrap(), interface: eno101(), pool: "n/p".to_owned() }
 }
 
 fn pool(name: &str) -> PoolId {
@@ -404,7 +404,7 @@ fn only_reserved_addresses_that_the_status_does_not_have_are_unrecorded() {
     let mut unrecorded = |addresses: Option<&[IpNetwork]>| {
         let allocator = registry.state().unwrap();
         let key = Key { namespace: "n".to_owned(), name: "a.net1".to_owned() };
-        let unrecorded = Recorded::read(allocator, &key, ("u1", addresses), None).unrecorded;
+        let unrecorded = Recorded::read(allocator, &key, ("u1", addresses), &Serving::None).unrecorded;
         registry.release_addresses(&holder("u1"), &unrecorded, Timestamp::UNIX_EPOCH).unwrap();
         unrecorded.into_iter().map(|(_, address)| address.to_string()).collect::<Vec<_>>()
     };
@@ -413,4 +413,41 @@ fn only_reserved_addresses_that_the_status_does_not_have_are_unrecorded() {
     assert_eq!(unrecorded(Some(&["10.0.0.9/24".parse().unwrap()])), none);
     assert_eq!(unrecorded(Some(&[])), ["10.0.0.9"]);
     assert_eq!(unrecorded(Some(&[])), none, "its record is removed");
+}
+
+#[test]
+fn a_pool_that_takes_over_a_claim_of_another_network_does_not_allocate_the_address_of_the_claim() {
+    use glowplug::host::ledger::MemoryLedger;
+    use glowplug::host::registry::Registry;
+
+    let now = Timestamp::UNIX_EPOCH;
+    let parse = |(name, network): (&str, &str)| {
+        let machine_network = json!([{"cidr": "10.0.0.0/24"}]);
+        let pool = json!({"namespace": "n", "name": name, "network": network, "addresses": ["10.0.0.8-10.0.0.9"],
+            "machineNetwork": machine_network});
+        Pool::parse(pool.to_string().as_bytes()).unwrap().remove(0)
+    };
+    let mut registry = Registry::open(MemoryLedger::default()).unwrap();
+    registry.resize([("p", "n/vlan10"), ("q", "n/vlan20")].map(parse), &[], now).unwrap();
+    registry.open_addresses(now).unwrap();
+    let Step::Claim(of_p) = request(&[]) else { panic!() };
+    assert_eq!(registry.claim(&of_p, now).unwrap()[0].addresses, ["10.0.0.8/24".parse().unwrap()]);
+    let view = with(&[], &["10.0.0.8/24"]);
+    let Serving::Pool(_, facts) = view.pool.clone() else { panic!() };
+    let ips = view.claim.as_ref().unwrap().addresses().unwrap();
+    let allocator = registry.state().unwrap();
+    let read = |serving: &Serving| Recorded::read(allocator, &view.key, ("u1", Some(&ips)), serving);
+    let by_q = Serving::Pool(pool("q"), facts.clone());
+    assert_eq!(read(&Serving::Pool(pool("p"), facts)).held, [held("10.0.0.8/24")]);
+    assert_eq!(read(&Serving::Several(pool("q"), pool("p"))).held, [held("10.0.0.8/24")]);
+    assert_eq!(read(&by_q).held, []);
+    let taken_over = View { ledger: read(&by_q), pool: by_q, ..view };
+    let Step::Adopt(record, network) = next(&taken_over) else { panic!() };
+    assert_eq!((&record.addresses, network.as_str()), (&ips, "n/vlan20"));
+    let adoption = registry.adopt([record], now).unwrap();
+    let mismatches: Vec<String> = adoption.mismatches.iter().map(ToString::to_string).collect();
+    let message = "IPAMClaim n/a.net1: 10.0.0.8 of IPAMClaim n/a.net1 (u1) is held on another network, n/vlan10";
+    assert_eq!(mismatches, [message]);
+    let other = Claim { machine: holder("u2"), requests: vec![Request::of("n/q")], ..of_p };
+    assert_eq!(registry.claim(&other, now).unwrap()[0].addresses, ["10.0.0.9/24".parse().unwrap()]);
 }
