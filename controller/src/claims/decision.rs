@@ -127,12 +127,7 @@ pub(crate) fn decide(view: &View, now: Timestamp) -> Step {
     match &view.claim {
         None => view.clean_up().unwrap_or(Step::Wait),
         Some(claim) if view.is_stopped(claim) => view.stop(claim, now),
-        Some(claim) if claim.is_deleted() => view.end(claim),
-        Some(claim) if !view.ledger.unrecorded.is_empty() => {
-            let holder = view.key.holder(HolderKind::IpAddressClaim, claim.uid());
-            Step::EndRecords(holder, view.ledger.unrecorded.clone())
-        }
-        Some(claim) => view.serve(claim, now),
+        Some(claim) => view.clean_up().unwrap_or_else(|| view.go_on(claim, now)),
     }
 }
 
@@ -184,14 +179,32 @@ impl View {
         lacks_address && self.claim.as_ref().is_some_and(is_served)
     }
 
+    /// Returns the step for a claim that is not stopped, after everything of the earlier claims is cleaned up.
+    fn go_on(&self, claim: &IpAddressClaim, now: Timestamp) -> Step {
+        if claim.is_deleted() {
+            return self.end(claim);
+        }
+        if !self.ledger.unrecorded.is_empty() {
+            let holder = self.key.holder(HolderKind::IpAddressClaim, claim.uid());
+            return Step::EndRecords(holder, self.ledger.unrecorded.clone());
+        }
+        self.serve(claim, now)
+    }
+
     /// Returns the step for a claim that is not served now. The step writes the reason into the status, because no
     /// other object shows the reason. A claim that has an address does not need its Cluster.
     fn stop(&self, claim: &IpAddressClaim, now: Timestamp) -> Step {
         if claim.pool.resolve(&self.key.namespace).is_none() || !self.is_watched {
             let is_pointed_out = self.is_watched && !is_paused(claim) && self.cluster == Cluster::Absent;
-            return if is_pointed_out { self.point_out(claim, now) } else { self.hold_back(Step::Wait) };
+            return match is_pointed_out {
+                true => self.clean_up().unwrap_or_else(|| self.point_out(claim, now)),
+                false => self.hold_back(Step::Wait),
+            };
         }
-        let has_address = self.address.is_some() || !self.ledger.held.is_empty();
+        // The IPAddress and the lease of an earlier claim stay while this claim is stopped: the claim may get this
+        // address if it is restored together with the IPAddress.
+        let is_own = |address: &IpAddress| !self.is_of_former(address);
+        let has_address = self.address.as_ref().is_some_and(is_own) || !self.ledger.held.is_empty();
         let namespace = &self.key.namespace;
         let paused = |message: String| self.hold_back(self.report(claim, &Readiness::Paused(message), now));
         match (self.cluster, &claim.cluster) {
@@ -223,14 +236,38 @@ impl View {
     }
 
     /// Returns the step that removes an object of an earlier claim of this name. The IPAddress is removed before the
-    /// lease, so that two objects never have the same address.
+    /// lease, so that two objects never have the same address. `None`: nothing is left, or the claim must first adopt
+    /// the address of the IPAddress.
     fn clean_up(&self) -> Option<Step> {
-        // An IPAddress whose claim this leader has never seen is kept: the claim may be created later.
-        let is_left = |address: &&IpAddress| address.is_ours() && (self.is_of_former(address) || address.is_deleted());
-        if let Some(address) = self.address.as_ref().filter(is_left) {
-            return Some(remove(address));
+        let address = self.address.as_ref().filter(|address| address.is_ours());
+        match address {
+            Some(address) if self.is_left(address) => Some(remove(address)),
+            // The holder of the address may be an earlier claim. Its lease ends only after an attempt to adopt the
+            // address, because the record of the address then keeps other claims from it.
+            Some(address) if self.is_of_pool(address) => None,
+            _ => self.release_former(),
         }
-        self.release_former()
+    }
+
+    /// Whether an IPAddress is left over from an earlier claim. An IPAddress whose claim this leader has never seen is
+    /// not left over: the claim may be created later.
+    fn is_left(&self, address: &IpAddress) -> bool {
+        let is_of_former = self.is_of_former(address);
+        if self.claim.is_none() {
+            return is_of_former || address.is_deleted();
+        }
+        let is_held = address.ip().is_some_and(|ip| self.holds(ip));
+        is_of_former && !is_held && (self.ledger.is_left_over || !self.is_of_pool(address))
+    }
+
+    /// Whether an IPAddress is of the pool of the claim.
+    fn is_of_pool(&self, address: &IpAddress) -> bool {
+        let pool = self.claim.as_ref().and_then(|claim| claim.pool.resolve(&self.key.namespace));
+        pool.is_some() && address.pool.resolve(&self.key.namespace) == pool
+    }
+
+    fn holds(&self, ip: IpAddr) -> bool {
+        self.ledger.held.iter().any(|held| held.address.ip() == ip)
     }
 
     /// Whether the IPAddress was created for an earlier claim. If a claim is gone, the garbage collector removes the
@@ -251,9 +288,6 @@ impl View {
         if let Some(address) = self.address.as_ref().filter(|address| address.is_ours()) {
             return remove(address);
         }
-        if let Some(release) = self.release_former() {
-            return release;
-        }
         if !self.is_released {
             return Step::Release(self.key.holder(HolderKind::IpAddressClaim, claim.uid()));
         }
@@ -271,10 +305,10 @@ impl View {
             // If the claim holds an address of another pool, the registry decides: it moves the lease to the pool, or
             // refuses the request.
             let of_pool = self.ledger.held.iter().find(|held| held.pool == pool.to_string());
-            return self.release_former().unwrap_or_else(|| match of_pool {
+            return match of_pool {
                 Some(held) => self.provide(claim, &pool, held, now),
                 None => self.allocate(claim, &pool, now),
-            });
+            };
         };
         if !address.is_ours() {
             let claim_of = &address.claim;
@@ -289,7 +323,7 @@ impl View {
                 format!("IPAddress {:?}: invalid address {:?}, expected an IP address", self.key.name, address.address);
             return self.refuse(claim, NotReady::AllocationFailed, message, now);
         };
-        if !self.ledger.held.iter().any(|held| held.address.ip() == ip) {
+        if !self.holds(ip) {
             return self.adopt(claim, &pool, (address, ip), now);
         }
         if let Some(surplus) = surplus(&self.ledger.held, &[ip]).filter(|_| !self.has_kept) {
@@ -312,8 +346,8 @@ impl View {
         }
     }
 
-    /// Returns the next step for an IPAddress whose address the claim does not hold yet: adopt the address, remove the
-    /// IPAddress, or report why the claim cannot have the address.
+    /// Returns the next step for an IPAddress whose address the claim does not hold yet: adopt the address, or report
+    /// why the claim cannot have the address.
     fn adopt(
         &self,
         claim: &IpAddressClaim,
@@ -321,13 +355,8 @@ impl View {
         (address, ip): (&IpAddress, IpAddr),
         now: Timestamp,
     ) -> Step {
-        let of = address.pool.resolve(&self.key.namespace);
-        let is_of_pool = of.as_ref() == Some(pool);
-        if self.is_of_former(address) && (self.ledger.is_left_over || !is_of_pool) {
-            return remove(address);
-        }
-        if !is_of_pool {
-            let of = of.map(|of| of.to_string()).unwrap_or_default();
+        if !self.is_of_pool(address) {
+            let of = address.pool.resolve(&self.key.namespace).map(|of| of.to_string()).unwrap_or_default();
             let message = format!(
                 "IPAddress {:?} has an address of pool {of}, expected an address of pool {pool}",
                 self.key.name

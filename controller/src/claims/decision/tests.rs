@@ -700,3 +700,61 @@ fn an_ipaddress_is_created_only_while_the_registry_has_the_gateway_of_its_pool()
     assert_eq!(readiness(&view), is(NotReady::PoolNotReady, "StaticIPPool n/p does not allocate addresses yet"));
     assert!(view.is_waiting());
 }
+
+/// A claim with these changes, and the IPAddress and the lease of an earlier claim of its name.
+fn after_earlier(changes: &Value, cluster: Cluster) -> View {
+    let left = address(&json!({"metadata": {"ownerReferences": [owner("u0")]}}));
+    View { claim: Some(claim(changes)), cluster, address: left, former: ["u0".to_owned()].into(), ..view() }
+}
+
+#[test]
+fn what_an_earlier_claim_left_is_removed_although_the_claim_names_no_pool_of_glowplug() {
+    let foreign = json!({"metadata": {"finalizers": null}, "spec": {"poolRef": {"apiGroup": "example.com"}}});
+    let mut of_cluster = foreign.clone();
+    of_cluster["spec"]["clusterName"] = "c1".into();
+    let mut ending = foreign.clone();
+    ending["metadata"] = json!({"finalizers": ["example.com/x"], "deletionTimestamp": "1970-01-01T00:00:09Z"});
+    let mistaken = json!({"metadata": {"finalizers": null}, "spec": {"poolRef": {"kind": "StaticPool"}}});
+    for (changes, cluster) in [
+        (&foreign, Cluster::None),
+        (&of_cluster, Cluster::Running),
+        (&of_cluster, Cluster::Absent),
+        (&ending, Cluster::None),
+        (&mistaken, Cluster::None),
+    ] {
+        let mut view = after_earlier(changes, cluster);
+        assert_eq!(next(&view), Step::DeleteAddress, "{changes}");
+        view.address.as_mut().unwrap().metadata.deletion_timestamp = claim(&deleted()).metadata.deletion_timestamp;
+        assert_eq!(next(&view), address_finalizers(&[]), "{changes}");
+        // The other provider may create its IPAddress at once.
+        for address in [None, address(&json!({"spec": {"poolRef": {"kind": "InClusterIPPool"}}}))] {
+            view.address = address;
+            assert_eq!(next(&view), Step::Release(holder("u0")), "{changes}");
+        }
+        let done = View { address: None, former: BTreeSet::new(), ..view };
+        assert!(matches!(next(&done), Step::Wait | Step::PatchStatus(..)), "{changes}");
+    }
+    // Nothing of a paused claim is changed, and nothing of a claim of another controller.
+    let annotated = json!({"metadata": {"annotations": {(PAUSED_ANNOTATION): ""}}, "spec": foreign["spec"]});
+    assert_eq!(next(&after_earlier(&of_cluster, Cluster::Paused)), Step::Wait);
+    assert_eq!(next(&after_earlier(&annotated, Cluster::None)), Step::Wait);
+    assert_eq!(next(&View { is_watched: false, ..after_earlier(&foreign, Cluster::None) }), Step::Wait);
+}
+
+#[test]
+fn the_lease_of_an_earlier_claim_is_released_while_the_ipaddress_of_the_name_is_of_another_provider() {
+    let other = address(&json!({"spec": {"poolRef": {"kind": "InClusterIPPool"}}}));
+    let mut view = View { address: other, ..after_earlier(&json!({}), Cluster::None) };
+    assert_eq!(next(&view), Step::Release(holder("u0")));
+    view.former.clear();
+    let message = "IPAddress \"c\" belongs to claim \"c\" of another pool, expected no IPAddress of this name";
+    assert_eq!(readiness(&view), is(NotReady::AllocationFailed, message));
+}
+
+#[test]
+fn a_claim_says_that_its_cluster_does_not_exist_although_an_earlier_claim_left_an_ipaddress() {
+    let mut view = after_earlier(&json!({"spec": {"clusterName": "c1"}}), Cluster::Absent);
+    assert_eq!(readiness(&view), is(NotReady::AllocationFailed, "Cluster n/c1 does not exist"));
+    view.address = address(&json!({}));
+    assert_eq!(next(&view), Step::Wait, "the claim has an IPAddress");
+}

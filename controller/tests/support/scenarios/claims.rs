@@ -961,3 +961,20 @@ pub async fn a_claim_whose_ipaddress_is_removed_gets_no_ipaddress_of_another_net
     assert_eq!(site.address_of("a").await, "10.0.0.8");
     assert_eq!(site.held().await, rows([("10.0.0.8", "a"), ("10.0.0.8", "b")]));
 }
+
+pub async fn a_claim_that_is_replaced_by_a_claim_of_another_provider_leaves_no_lease_and_no_ipaddress(
+    cluster: &Cluster,
+) {
+    let (site, controller) = site(cluster, &["10.0.0.8/30"]).await;
+    site.claim("a", &json!({})).await;
+    site.address_of("a").await;
+    drop(controller);
+    merge(&site.claims, "a", &json!({"metadata": {"finalizers": []}})).await;
+    site.delete("a").await;
+    let other = json!({"apiGroup": "ipam.cluster.x-k8s.io", "kind": "InClusterIPPool"});
+    site.claim("a", &json!({"spec": {"poolRef": other}})).await;
+    let _controller = Controller::start(cluster, &site);
+    site.until_empty().await;
+    let claim = site.claims.get("a").await.unwrap();
+    assert_eq!((claim.finalizers(), &claim.data["status"]), (&[] as &[String], &Value::Null));
+}

@@ -301,6 +301,7 @@ scenarios! {
     claims::an_ipaddress_that_is_removed_by_force_is_written_again,
     claims::a_claim_that_is_removed_by_force_leaves_no_lease_and_no_ipaddress,
     claims::a_claim_whose_ipaddress_is_removed_gets_no_ipaddress_of_another_network,
+    claims::a_claim_that_is_replaced_by_a_claim_of_another_provider_leaves_no_lease_and_no_ipaddress,
     claims::a_new_claim_does_not_take_over_the_ipaddress_of_a_deleted_claim_of_the_same_name,
     claims::a_late_ipaddress_of_a_deleted_claim_is_removed,
     claims::claims_without_the_label_of_the_watch_filter_are_not_served,
