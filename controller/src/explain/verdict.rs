@@ -12,9 +12,10 @@ use crate::kinds::kubevirt_machine::Instance;
 use crate::kinds::mac_pool::MAC_NETWORK;
 use crate::kinds::network_data::{NETWORK_DATA_LABEL, REQUESTED};
 use crate::kinds::pool::{LeaseSpec, Waiting};
-use crate::kinds::virtual_machine::{LEFT_ALONE_ANNOTATION, NODE_POOL_LABEL, NetworkData, VirtualMachine};
+use crate::kinds::virtual_machine::{LEFT_ALONE_ANNOTATION, NODE_POOL_LABEL, VirtualMachine};
+use crate::machines::Standing;
 use crate::pools::reference::{has_index, without_volume};
-use crate::pools::selection::{MachinePool, Selected, Selection};
+use crate::pools::selection::{MachinePool, Problem, Selected, Selection};
 
 /// The state of a machine.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
@@ -48,6 +49,22 @@ pub(super) type Verdict = (State, String, Option<String>, Option<String>);
 const LOOK_AT_EVENTS: &str =
     "look at the events; without an event, look whether a replica leads: kubectl glowplug status";
 
+const OWN_DATA: &str = "the machine has network data of its own";
+
+/// Returns the verdict about a machine whose pools contradict each other or the machine. The machine starts nevertheless
+/// if it has network data of its own.
+pub(super) fn contradicted(machine: &VirtualMachine, problem: &Problem) -> Verdict {
+    if has_own_data(machine) {
+        return (State::OwnNetworkData, format!("{OWN_DATA}; {problem}"), None, None);
+    }
+    let what_to_do = "change the pool or the machine that the reason names".to_owned();
+    (State::Conflicting, problem.to_string(), None, Some(what_to_do))
+}
+
+fn has_own_data(machine: &VirtualMachine) -> bool {
+    Standing::of(machine, None) == Standing::OwnData
+}
+
 /// Decides the state of a machine and the reason.
 ///
 /// - `lost`: an address that an object of the machine records, that its pool offers, and that no lease has
@@ -67,9 +84,8 @@ pub(super) fn verdict(
     if selected.is_empty() {
         return not_selected(machine, selection, held, events);
     }
-    let has_own_data = machine.cloud_init.as_ref().is_some_and(|volume| volume.network_data != NetworkData::None);
-    if machine.secret().is_none() && has_own_data {
-        let reason = "the machine has network data of its own".to_owned();
+    if has_own_data(machine) {
+        let reason = OWN_DATA.to_owned();
         let what_to_do =
             "to give it an address of the pool, remove the network data from its cloud-init volume; if its guest runs, the machine is then left \
              alone, so also remove the annotation ipam.glowplug.dev/left-alone before its next start"
@@ -238,6 +254,10 @@ fn not_selected(machine: &VirtualMachine, selection: &Selection, held: &[&LeaseS
     if let Some(pool) = ending.filter(|_| !keeps && machine.is_left_alone()) {
         let reason = format!("pool {} is being deleted; the machine keeps a network of its own", pool.id);
         return (State::NotSelected, reason, None, None);
+    }
+    if let Some(pool) = ending.filter(|_| !keeps && has_own_data(machine)) {
+        let reason = format!("pool {} is being deleted; {OWN_DATA}", pool.id);
+        return (State::OwnNetworkData, reason, None, None);
     }
     if let Some(pool) = ending.filter(|_| !keeps) {
         let reason = format!("pool {} is being deleted, and gives new machines no address", pool.id);

@@ -20,7 +20,7 @@ use crate::explain::held::HeldAddress;
 use crate::explain::lists::{namespaces, problem_text};
 use crate::explain::read::{Reader, rights};
 use crate::explain::text::{rows_of, write_section};
-use crate::explain::verdict::{State, verdict, waits};
+use crate::explain::verdict::{State, contradicted, verdict, waits};
 use crate::kinds::kubevirt_machine::{
     Instance, KubevirtMachine, NetworkSecret, created, recorded_addresses, recorded_addresses_of_vm,
 };
@@ -424,10 +424,7 @@ impl Known {
                 let what_to_do = "ask for the right, or ask a user who has it".to_owned();
                 (Vec::new(), (State::Unknown, problem_text(&problem), None, Some(what_to_do)))
             }
-            Err(problem) => {
-                let what_to_do = "change the pool or the machine that the reason names".to_owned();
-                (Vec::new(), (State::Conflicting, problem.to_string(), None, Some(what_to_do)))
-            }
+            Err(problem) => (Vec::new(), contradicted(machine, &problem)),
         };
         let waits = verdict.0 == State::Waiting || verdict.0 == State::Conflicting && held.is_empty();
         let lines = |type_, addresses: &BTreeSet<(&str, String)>| {
@@ -1283,6 +1280,23 @@ mod tests {
         let own = machine(json!({"networkDataSecretRef": {"name": "mine"}}), json!({}));
         let answer = about(own, vec![pool("p", json!({}))], vec![]);
         assert_eq!((answer.state, &*answer.reason), (State::OwnNetworkData, "the machine has network data of its own"));
+    }
+
+    #[test]
+    fn a_machine_with_network_data_of_its_own_does_not_wait_for_pools_that_give_it_no_address() {
+        let own = || machine(json!({"networkData": "{}"}), json!({}));
+        let with = |pools: Vec<KnownPool>| {
+            let answer = about(own(), pools, vec![]);
+            let (state, reason, _, what_to_do) = said(&answer);
+            (state, reason.to_owned(), what_to_do.map(str::to_owned), answer.waits)
+        };
+        let deleted = pool("p", json!({"metadata": {"deletionTimestamp": "2026-08-14T10:00:00Z"}}));
+        let reason = "pool n/p is being deleted; the machine has network data of its own".to_owned();
+        assert_eq!(with(vec![deleted]), (State::OwnNetworkData, reason, None, false));
+        let reason = "the machine has network data of its own; pools n/a and n/b both select the machine for network infra/vlan10, expected \
+                      one pool, or different values of priority";
+        let pools = ["a", "b"].map(|name| pool(name, json!({})));
+        assert_eq!(with(pools.into()), (State::OwnNetworkData, reason.to_owned(), None, false));
     }
 
     #[test]
