@@ -12,6 +12,7 @@
 #[cfg(test)]
 mod any_content;
 mod before_opening;
+mod data_of_users;
 mod decision;
 mod digest;
 mod document;
@@ -46,6 +47,7 @@ use tokio::sync::watch;
 use crate::cluster::key::Key;
 use crate::cluster::watch::Change;
 use crate::ledger::types::{Holders, Stopped};
+pub(crate) use crate::machines::data_of_users::{MachineObjects, reservations_of_users};
 use crate::machines::kind::{Kinds, MachineKind};
 use crate::machines::known_machines::KnownMachines;
 pub(crate) use crate::machines::known_machines::{inventory, take_followers};

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use glowplug_controller::kinds::cluster_api::Kinds;
 use glowplug_controller::kinds::mac_pool::MACPool;
 use glowplug_controller::kinds::pool::{PoolSpec, StaticIPLease, StaticIPPool, definitions};
+use k8s_openapi::ByteString;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Namespace, Secret};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
@@ -823,6 +824,52 @@ async fn an_audit_reads_only_secrets_to_which_a_machine_refers() {
     assert_eq!((&answer["findings"], &answer["notCompared"]), (&json!([]), &json!([])));
     let of_secrets = server.take_calls().into_iter().filter(|call| call.plural == "secrets");
     assert_eq!(of_secrets.map(|call| call.verb).collect::<Vec<_>>(), [""; 0]);
+}
+
+#[tokio::test]
+async fn the_plugin_reads_a_secret_that_a_user_has_written_only_if_a_pool_can_have_its_address() {
+    let (server, cluster) = start_server().await;
+    let shop = Shop::new(&cluster).await;
+    let create = async |name: &str, network: &str, address: &str| {
+        let entry =
+            json!({"id": "a", "type": "ipv4", "link": "eth0", "ip_address": address, "netmask": "255.255.255.0"});
+        let document = json!({"links": [{"id": "eth0", "type": "phy"}], "networks": [entry]}).to_string();
+        let data = json!({"networkdata": ByteString(document.into_bytes())});
+        let secret: Secret = serde_json::from_value(json!({"metadata": {"name": name}, "data": data})).unwrap();
+        Api::namespaced(cluster.client(), "shop").create(&PostParams::default(), &secret).await.unwrap();
+        let volumes = json!([{"name": "c", "cloudInitNoCloud": {"networkDataSecretRef": {"name": name}}}]);
+        let networks = json!([{"name": "net1", "multus": {"networkName": network}}]);
+        let devices = json!({"interfaces": [{"name": "net1", "bridge": {}}]});
+        let spec = json!({"networks": networks, "domain": {"devices": devices}, "volumes": volumes});
+        let vm = json!({"metadata": {"name": name}, "spec": {"template": {"spec": spec}}});
+        shop.vms.create(&PostParams::default(), &object(VIRTUAL_MACHINE, vm)).await.unwrap();
+    };
+    // No pool selects these machines. The first one is on the network of the pool.
+    create("mine", "infra/vlan10", "192.168.1.20").await;
+    create("elsewhere", "infra/vlan20", "192.168.1.21").await;
+    let plugin = Plugin::new(cluster.config());
+    server.take_calls();
+    let (_, planned) = plugin.json(&["plan", POOL]).await;
+    assert_eq!(planned["pools"][0]["room"][0]["free"], "37");
+    let (_, adopted) = plugin.json(&["adopt", "--file", POOL]).await;
+    let row = json!({"address": "192.168.1.20", "network": "infra/vlan10", "state": "byRecord", "object": "shop/mine"});
+    assert_eq!(adopted["reserved"][2], row);
+    let of_secrets = server.take_calls().into_iter().filter(|call| call.plural == "secrets");
+    assert_eq!(of_secrets.filter_map(|call| call.name).collect::<Vec<_>>(), ["mine", "mine"]);
+    let rules = [
+        ("ipam.glowplug.dev", &["*"][..], &["list"][..]),
+        ("kubevirt.io", &["*"], &["list"]),
+        ("infrastructure.cluster.x-k8s.io", &["*"], &["list"]),
+        ("hypershift.openshift.io", &["*"], &["list"]),
+        ("ipam.cluster.x-k8s.io", &["*"], &["list"]),
+        ("cluster.x-k8s.io", &["*"], &["list"]),
+        ("k8s.cni.cncf.io", &["*"], &["list"]),
+        ("", &["namespaces", "services"], &["get", "list"]),
+    ];
+    allow(&cluster, "eve", &rules).await;
+    let (status, planned) = Plugin::of_user(cluster.config(), Some("eve")).json(&["plan", POOL]).await;
+    let rights = json!(["get secrets in namespace shop"]);
+    assert_eq!((status, &planned["missingRights"]), (Some(1), &rights));
 }
 
 #[tokio::test]

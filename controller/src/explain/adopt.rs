@@ -158,6 +158,7 @@ async fn records(reader: &Reader, place: &Place, only: &[Key], reviewed: Option<
     lists.read_neighbours(reader).await?;
     lists.read_claims(reader).await?;
     lists.read_secrets(reader).await?;
+    lists.read_secrets_of_users(reader, &file).await?;
     let target = match place {
         Place::File(_) => Target::of_file(&mut lists, file)?,
         Place::Cluster(name) => Target::of_cluster(&lists, name)?,
@@ -197,7 +198,7 @@ fn answer(mut lists: Lists, target: &Target, only: &[Key], now: Timestamp) -> an
     let (mut registry, _) = lists.registry(&pools, now)?;
     let leased = leased(registry.state()?);
     let recorded = lists.recorded(registry.state()?);
-    let adoption = recorded.adopt(&mut registry, now)?;
+    let adoption = recorded.adopt(&lists, &mut registry, now)?;
     let facts = Facts::new(&lists, &recorded, &leased, &adoption, registry.state()?);
     let selection = lists.selection(&pools);
     let alone = [(id.clone(), Arc::clone(&target.pool))].into();
@@ -839,7 +840,7 @@ mod tests {
         let pools = lists.pools.clone();
         let (mut registry, _) = lists.registry(&pools, now).unwrap();
         let recorded = lists.recorded(registry.state().unwrap());
-        recorded.adopt(&mut registry, now).unwrap();
+        recorded.adopt(&lists, &mut registry, now).unwrap();
         let claim = Machine::new("shop", "w", "c").of_kind(HolderKind::IpAddressClaim);
         let refused = registry.claim(&Claim::new(claim, now).request(Request::of("shop/p")), now).unwrap_err();
         assert_eq!(refused.to_string(), "10.0.0.8: taken by eno101 of shop/w (vmi-shop-w)");
@@ -858,6 +859,25 @@ mod tests {
         let [row] = &answer.machines[..] else { panic!("{:?}", answer.machines) };
         assert_eq!((row.result, &*row.reason), (Word::Conflict, "IPAddress shop/a records 10.0.0.8"));
         assert!(answer.writes.is_empty());
+    }
+
+    #[test]
+    fn the_address_in_network_data_that_a_user_wrote_for_another_machine_is_not_recorded() {
+        let lists = || {
+            let mut lists = Lists::default();
+            add_vm(&mut lists, "shop/w", Some(&["10.0.0.8"]), json!({}));
+            let entry = json!({"id": "a", "type": "ipv4", "link": "eth0", "ip_address": "10.0.0.8", "netmask": "255.255.255.0"});
+            let document = json!({"links": [{"id": "eth0", "type": "phy"}], "networks": [entry]}).to_string();
+            let volume = json!({"name": "c", "cloudInitConfigDrive": {"networkData": document}});
+            add_vm(&mut lists, "shop/own", None, json!({"spec": {"template": {"spec": {"volumes": [volume]}}}}));
+            lists
+        };
+        for answer in [of_file(lists(), shop(), &[]).unwrap(), of_cluster(lists(), shop())] {
+            assert_eq!(results(&answer), [("shop/own", Word::OwnNetworkData), ("shop/w", Word::Conflict)]);
+            assert_eq!(reserved_by(&answer), [("10.0.0.8", "shop/own"), ("10.0.0.8", "shop/w")]);
+            let reason = &answer.machines[1].reason;
+            assert_eq!((&**reason, answer.writes.len()), ("VirtualMachine shop/own records 10.0.0.8", 0));
+        }
     }
 
     #[test]

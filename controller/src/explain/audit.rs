@@ -107,6 +107,7 @@ async fn once(reader: &Reader) -> anyhow::Result<Answer> {
     lists.read_neighbours(reader).await?;
     lists.read_claims(reader).await?;
     lists.read_secrets(reader).await?;
+    lists.read_secrets_of_users(reader, &[]).await?;
     answer(lists, Timestamp::now())
 }
 
@@ -122,7 +123,7 @@ fn answer(mut lists: Lists, now: Timestamp) -> anyhow::Result<Answer> {
     }
     let (mut leader, _) = lists.registry(&pools, now)?;
     let leased = leased(leader.state()?);
-    let adoption = recorded.adopt(&mut leader, now)?;
+    let adoption = recorded.adopt(&lists, &mut leader, now)?;
     let mut findings = Vec::new();
     findings.extend(damaged.into_iter().map(|(name, problem)| of_lease(Word::Unreadable, name, &problem)));
     for lease in &lists.leases {
@@ -364,6 +365,7 @@ impl fmt::Display for Word {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::ByteString;
     use serde_json::{Value, json};
 
     use super::*;
@@ -509,29 +511,110 @@ mod tests {
         assert_eq!(findings(lists(json!([]))), []);
     }
 
-    #[test]
-    fn a_guest_that_reports_only_addresses_without_a_pool_is_a_finding() {
+    /// Network data with these addresses of one interface.
+    fn document(addresses: &[&str]) -> String {
+        let network = |address: &&str| json!({"id": address, "type": "ipv4", "link": "eno101", "ip_address": address, "netmask": "255.255.255.0"});
+        let networks: Vec<Value> = addresses.iter().map(network).collect();
+        json!({"links": [{"id": "eno101", "type": "phy"}], "networks": networks}).to_string()
+    }
+
+    /// The specification of a machine on the network `n/vlan10` with this source of network data.
+    fn spec(source: Value) -> Value {
         let networks = json!([{"name": "net1", "multus": {"networkName": "n/vlan10"}}]);
         let devices = json!({"interfaces": [{"name": "net1", "bridge": {}}]});
-        let volumes = json!([{"name": "c", "cloudInitConfigDrive": {}}]);
-        let spec = json!({"networks": networks, "domain": {"devices": devices}, "volumes": volumes});
-        let metadata = |uid: &str| json!({"namespace": "n", "name": "w", "uid": uid});
+        let volumes = json!([{"name": "c", "cloudInitNoCloud": source}]);
+        json!({"networks": networks, "domain": {"devices": devices}, "volumes": volumes})
+    }
+
+    /// The lists of a cluster with a pool for the machines of the namespace.
+    fn with_selector() -> Lists {
+        let mut lists = lists(vec![], &[], &[]);
+        lists.add_pool(object(json!({
+            "metadata": {"namespace": "n", "name": "q", "finalizers": ["ipam.glowplug.dev/protect-pool"]},
+            "spec": {
+                "network": "vlan10", "addresses": ["10.0.0.16/29"], "machineNetwork": [{"cidr": "10.0.0.0/24"}],
+                "machineSelector": {},
+            },
+        })));
+        lists
+    }
+
+    fn add_vm(lists: &mut Lists, name: &str, source: Value) {
+        let metadata = json!({"namespace": "n", "name": name, "uid": name});
+        lists.add_vm(object(json!({"metadata": metadata, "spec": {"template": {"spec": spec(source)}}})));
+    }
+
+    /// Adds the running guest of a machine, which reports this interface.
+    fn add_guest(lists: &mut Lists, name: &str, source: Value, interface: Value) {
+        let owner = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": name, "uid": name});
+        let metadata = json!({"namespace": "n", "name": name, "uid": format!("{name}-i"), "ownerReferences": [owner]});
+        let status = json!({"phase": "Running", "interfaces": [interface]});
+        lists.add_instance(object(json!({"metadata": metadata, "spec": spec(source), "status": status})));
+    }
+
+    fn reserved_in(answer: &Answer) -> Vec<[&str; 3]> {
+        answer.reserved.iter().map(|it| [&*it.address, it.state, &*it.object]).collect()
+    }
+
+    #[test]
+    fn the_addresses_in_network_data_of_users_are_reserved_and_can_have_two_users() {
+        let answer_of = |reported: Option<&str>| {
+            let mut lists = with_selector();
+            add_vm(&mut lists, "inline", json!({"networkData": document(&["10.0.0.17"])}));
+            add_vm(&mut lists, "secret", json!({"networkDataSecretRef": {"name": "mine"}}));
+            let data = json!({"networkdata": ByteString(document(&["10.0.0.18"]).into_bytes())});
+            lists.add_secret(object(json!({"metadata": {"namespace": "n", "name": "mine"}, "data": data})));
+            // The guest runs with earlier network data of a user.
+            add_vm(&mut lists, "guest", json!({}));
+            add_guest(&mut lists, "guest", json!({"networkData": document(&["10.0.0.19"])}), json!({}));
+            if let Some(address) = reported {
+                add_vm(&mut lists, "other", json!({}));
+                add_guest(&mut lists, "other", json!({}), json!({"name": "net1", "ipAddresses": [address]}));
+            }
+            answer(lists, Timestamp::UNIX_EPOCH).unwrap()
+        };
+        let expected = [
+            ["10.0.0.17", "byRecord", "n/inline"],
+            ["10.0.0.18", "byRecord", "n/secret"],
+            ["10.0.0.19", "byRecord", "n/guest"],
+        ];
+        assert_eq!(reserved_in(&answer_of(None)), expected);
+        let answer = answer_of(Some("10.0.0.17"));
+        let two_users = |it: &&Finding| it.finding == Word::TwoUsers;
+        let found = answer.findings.iter().filter(two_users).map(|it| (&*it.object, &*it.message));
+        let records = "VirtualMachine n/inline records 10.0.0.17 of network n/vlan10 for eno101 of n/inline (inline), and no machine holds it";
+        let reports = "VirtualMachineInstance n/other reports 10.0.0.17 of network n/vlan10 for eno101 of n/other (other-i), and no machine holds it";
+        assert_eq!(found.collect::<Vec<_>>(), [("n/inline", records), ("n/other", reports)]);
+    }
+
+    #[test]
+    fn an_address_that_a_user_has_added_to_a_secret_of_the_controller_is_reserved() {
+        let mut lists = with_selector();
+        let name = new_name("w").unwrap();
+        add_vm(&mut lists, "w", json!({"networkDataSecretRef": {"name": name}}));
+        let vm = &lists.vms[&Key::from(("n", "w"))];
+        let given = Given {
+            interface: "eno101".parse().unwrap(),
+            network: "n/vlan10".to_owned(),
+            pool: "n/q".to_owned(),
+            addresses: vec!["10.0.0.17/24".parse().unwrap()],
+        };
+        let secret = secret(vm, &name, &lists.holder(vm), vec![given], &document(&["10.0.0.17", "10.0.0.18"]));
+        lists.add_secret(object(serde_json::to_value(secret).unwrap()));
+        let mut held = lease("10-0-0-17.n.vlan10", "10.0.0.17", holder("VirtualMachine", "w"));
+        (held["spec"]["pool"], held["spec"]["secrets"]) = (json!("n/q"), json!([name]));
+        lists.leases.push(object(held));
+        let answer = answer(lists, Timestamp::UNIX_EPOCH).unwrap();
+        assert_eq!(reserved_in(&answer), [["10.0.0.18", "byRecord", "n/w"]]);
+    }
+
+    #[test]
+    fn a_guest_that_reports_only_addresses_without_a_pool_is_a_finding() {
         let reporting = |address: &str| {
-            let mut lists = lists(vec![], &[], &[]);
-            lists.add_pool(object(json!({
-                "metadata": {"namespace": "n", "name": "q"},
-                "spec": {
-                    "network": "vlan10", "addresses": ["10.0.0.16/29"], "machineNetwork": [{"cidr": "10.0.0.0/24"}],
-                    "machineSelector": {},
-                },
-            })));
-            lists.add_vm(object(json!({"metadata": metadata("vm"), "spec": {"template": {"spec": spec.clone()}}})));
-            let interfaces = json!([{"name": "net1", "interfaceName": "eth0.100", "ipAddresses": [address]}]);
-            let status = json!({"phase": "Running", "interfaces": interfaces});
-            let mut instance = json!({"metadata": metadata("vmi"), "spec": spec.clone(), "status": status});
-            instance["metadata"]["ownerReferences"] =
-                json!([{"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": "w", "uid": "vm"}]);
-            lists.add_instance(object(instance));
+            let mut lists = with_selector();
+            add_vm(&mut lists, "w", json!({}));
+            let interface = json!({"name": "net1", "interfaceName": "eth0.100", "ipAddresses": [address]});
+            add_guest(&mut lists, "w", json!({}), interface);
             lists
         };
         assert_eq!(findings(reporting("172.16.0.5")), [found(Word::LeftAlone, None, "n/w")]);

@@ -24,7 +24,7 @@ use crate::kinds::kubevirt_machine::NetworkSecret;
 use crate::kinds::lease_name::parse_lease_name;
 use crate::kinds::mac_pool::parse_mac_lease_name;
 use crate::ledger::leases;
-use crate::machines::{inventory, take_followers};
+use crate::machines::{inventory, reservations_of_users, take_followers};
 use crate::pools::status::KnownPools;
 
 /// The addresses that the objects of a cluster record, that guests report, and that Services and Clusters have.
@@ -238,20 +238,30 @@ impl Recorded {
         self.inventory.records.iter().chain(&self.last.records)
     }
 
-    /// Adopts the records and reports in the order in which a new leader adopts them, and opens the addresses of the
-    /// pools, as the leader then does. The registry must already have the leases and the pools. Returns the result, with
-    /// the mismatches of all steps.
+    /// Adopts the records, the reports and the network data of users in the order in which a new leader adopts them, and
+    /// opens the addresses of the pools, as the leader then does. The registry must already have the leases and the
+    /// pools of `lists`. Returns the result, with the mismatches of all steps.
     ///
     /// # Errors
     ///
     /// The ledger in memory failed.
-    pub(super) fn adopt(&self, registry: &mut Registry<MemoryLedger>, now: Timestamp) -> anyhow::Result<Adoption> {
+    pub(super) fn adopt(
+        &self,
+        lists: &Lists,
+        registry: &mut Registry<MemoryLedger>,
+        now: Timestamp,
+    ) -> anyhow::Result<Adoption> {
         let mut adoption = registry.adopt_inventory(&self.inventory, now)?.adoption;
         adoption.mismatches.extend(registry.set_aside(self.alone.iter().cloned(), now)?);
         registry.change_reports(&self.reports, &[], now)?;
         adoption.mismatches.extend(registry.adopt_inventory(&self.last, now)?.adoption.mismatches);
-        // The Secrets come last: a leader reads a Secret only if no lease names it after the other adoptions.
+        // The Secrets come last: a leader reads a Secret only if no lease names it after the other adoptions. Their
+        // addresses can become leases, and those of users cannot.
         adoption.mismatches.extend(registry.adopt(self.secrets.iter().cloned(), now)?.mismatches);
+        let leader = (registry.state()?, lists.scope.as_deref().unwrap_or_default());
+        let secret = |key: &Key| lists.secrets.get(key).cloned().unwrap_or(NetworkSecret::Absent);
+        let of_users = reservations_of_users(lists.machine_objects(), &lists.selection(&lists.pools), leader, secret);
+        adoption.mismatches.extend(registry.set_aside(of_users, now)?);
         registry.open_addresses(now)?;
         Ok(adoption)
     }

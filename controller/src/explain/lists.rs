@@ -17,9 +17,12 @@ use crate::explain::read::{Listed, Reader};
 use crate::kinds::cluster_api::{self, IpAddressClaim, Kinds, PAUSED_ANNOTATION, Version};
 use crate::kinds::ipam_claim::{IpamClaim, ipam_claims, network_attachments};
 use crate::kinds::kubevirt_machine::{Instance, KubevirtMachine, NetworkSecret, read_records, uid};
+use crate::kinds::mac_pool::MAC_NETWORK;
 use crate::kinds::neighbour::services;
 use crate::kinds::pool::{GlobalStaticIPPool, HolderKind, LeaseSpec, POOL_FINALIZER, StaticIPLease, StaticIPPool};
 use crate::kinds::virtual_machine::{VirtualMachine, instances, kubevirt_machines, node_pools, virtual_machines};
+use crate::ledger::leases::holder_of;
+use crate::machines::MachineObjects;
 use crate::pools::facts::PoolObject;
 use crate::pools::selection::{KnownPool, MachinePool, NamespaceLabels, Problem, Selection};
 use crate::reports::{AtStart, neighbours};
@@ -60,7 +63,7 @@ pub(super) struct Lists {
     pub(super) ipam: KnownIpamClaims,
     /// Each IPAMClaim.
     pub(super) ipam_claims: BTreeMap<Key, IpamClaim>,
-    /// The Secrets with network data to which VirtualMachines refer.
+    /// The Secrets with network data to which VirtualMachines and instances refer.
     pub(super) secrets: BTreeMap<Key, NetworkSecret>,
     /// Whether every NodePool was read.
     pub(super) has_node_pools: bool,
@@ -70,7 +73,7 @@ pub(super) struct Lists {
     pub(super) has_claims: bool,
     /// Whether every IPAMClaim was read, and every network attachment definition if there is an IPAMClaim.
     pub(super) has_ipam_claims: bool,
-    /// Whether every Secret with network data to which a VirtualMachine refers was read.
+    /// Whether every Secret with network data to which a VirtualMachine or an instance refers was read.
     pub(super) has_secrets: bool,
 }
 
@@ -159,18 +162,50 @@ impl Lists {
         Ok(())
     }
 
-    /// Reads the Secrets with network data to which the machines refer.
+    /// Reads the Secrets of the controller with network data to which the machines and their instances refer.
     ///
     /// # Errors
     ///
     /// A request failed.
     pub(super) async fn read_secrets(&mut self, reader: &Reader) -> anyhow::Result<()> {
-        let secrets = ApiResource::erase::<Secret>(&());
         let secret_of = |vm: &VirtualMachine| Some(Key { name: vm.secret()?.to_owned(), ..vm.key() });
-        let names: Vec<Key> = self.vms.values().filter_map(secret_of).collect();
-        let read = reader.get_each(&secrets, &names, |it| self.add_secret(it)).await?;
+        let of_guest = |(key, (_, guest)): (&Key, &(String, Instance))| {
+            let name = guest.secret().filter(|_| !guest.has_ended)?;
+            Some(Key { name: name.to_owned(), ..key.clone() })
+        };
+        let of_guests = self.guests.iter().filter_map(of_guest);
+        let names = self.vms.values().filter_map(secret_of).chain(of_guests).collect();
+        let read = self.read_each_secret(reader, names).await?;
         self.has_secrets = read == Listed::Whole && self.has_machines;
         Ok(())
+    }
+
+    /// Reads the Secrets with network data that users have written for machines, if the network data can reserve an
+    /// address. `new` has the pools of a file.
+    ///
+    /// # Errors
+    ///
+    /// A request failed.
+    pub(super) async fn read_secrets_of_users(&mut self, reader: &Reader, new: &[Object]) -> anyhow::Result<()> {
+        let stored = self.pools.clone();
+        new.iter().for_each(|pool| self.replace_pool(pool.clone()));
+        let pools = std::mem::replace(&mut self.pools, stored);
+        let selection = self.selection(&pools);
+        let of_addresses = self.held().filter(|lease| lease.network != MAC_NETWORK);
+        let holding = of_addresses.map(|lease| holder_of(&lease.holder).served_in().to_owned()).collect();
+        let of_machine = |it: MachineObjects<'_>| {
+            let names = it.secrets_of_users(&selection, &holding).into_iter();
+            names.map(|name| Key { name: name.to_owned(), ..it.key.clone() }).collect::<Vec<_>>()
+        };
+        let names = self.machine_objects().flat_map(of_machine).collect();
+        let read = self.read_each_secret(reader, names).await?;
+        self.has_secrets &= read == Listed::Whole;
+        Ok(())
+    }
+
+    async fn read_each_secret(&mut self, reader: &Reader, names: BTreeSet<Key>) -> anyhow::Result<Listed> {
+        let names: Vec<Key> = names.into_iter().collect();
+        reader.get_each(&ApiResource::erase::<Secret>(&()), &names, |it| self.add_secret(it)).await
     }
 
     /// Adds a pool of the cluster. Replaces a pool of the same name.
@@ -254,9 +289,16 @@ impl Lists {
         self.ipam.apply(IpamKind::Attachment, object);
     }
 
-    /// Adds a Secret to which a VirtualMachine refers.
+    /// Adds a Secret to which a VirtualMachine or an instance refers.
     pub(super) fn add_secret(&mut self, object: Object) {
         self.secrets.insert(Key::of(&object.metadata), NetworkSecret::read(object.parse().ok()));
+    }
+
+    /// The VirtualMachines and instances, by name.
+    pub(super) fn machine_objects(&self) -> impl Iterator<Item = MachineObjects<'_>> {
+        let keys: BTreeSet<&Key> = self.vms.keys().chain(self.guests.keys()).collect();
+        let instance = |key: &Key| self.guests.get(key).map(|(_, instance)| instance);
+        keys.into_iter().map(move |key| MachineObjects { key, vm: self.vms.get(key), instance: instance(key) })
     }
 
     /// The holders of all claims.

@@ -187,6 +187,7 @@ pub async fn plan(reader: &Reader, files: &[PathBuf]) -> anyhow::Result<Answer> 
     let mut lists = Lists::read(reader, &pools).await?;
     lists.read_neighbours(reader).await?;
     lists.read_claims(reader).await?;
+    lists.read_secrets_of_users(reader, &pools).await?;
     let mac_pools = judged_macs(&stored, mac_pools, &absent);
     let mut answer = Answer { mistakes, mac_pools, ..answer(lists, pools, &absent, Timestamp::now())? };
     for room in answer.pools.iter_mut().flat_map(|pool| &mut pool.room).filter(|room| room.needed.is_none()) {
@@ -217,10 +218,10 @@ fn answer(mut lists: Lists, objects: Vec<Object>, absent: &BTreeSet<String>, now
     let pools = lists.pools.clone();
     let (mut registry, _) = lists.registry(&pools, now)?;
     let recorded = lists.recorded(registry.state()?);
-    recorded.adopt(&mut registry, now)?;
+    recorded.adopt(&lists, &mut registry, now)?;
     // A second registry tries the waiting claims, so that their addresses do not change the counts of the pools.
     let (mut trial, _) = lists.registry(&pools, now)?;
-    recorded.adopt(&mut trial, now)?;
+    recorded.adopt(&lists, &mut trial, now)?;
     let waiting = lists.waiting_claims(&pools, trial, now)?;
     let (allocator, selection) = (registry.state()?, lists.selection(&pools));
     let reporters = reporters(&lists);
@@ -840,6 +841,35 @@ mod tests {
         let spec = json!({"networks": networks, "domain": {"devices": {"interfaces": interfaces}}, "volumes": volumes});
         let metadata = json!({"namespace": "n", "name": name, "uid": name, "labels": labels});
         object(json!({"metadata": metadata, "spec": {"template": {"spec": spec}}}))
+    }
+
+    #[test]
+    fn the_addresses_in_network_data_of_users_are_not_free_and_can_be_in_conflict() {
+        let labels = json!({"role": "worker"});
+        let pool = || pool("n/p", &json!({"machineSelector": {"matchLabels": labels}}));
+        let with_data = |name: &str| {
+            let mut vm = vm(name, &labels, &["vlan10"]);
+            let entry =
+                json!({"id": "a", "type": "ipv4", "link": "eth0", "ip_address": "10.0.0.9", "netmask": "255.255.0.0"});
+            let document = json!({"links": [{"id": "eth0", "type": "phy"}], "networks": [entry]}).to_string();
+            let volume = json!([{"name": "cloudinit", "cloudInitConfigDrive": {"networkData": document}}]);
+            vm.data["spec"]["template"]["spec"]["volumes"] = volume;
+            vm
+        };
+        let planned = |names: &[&str]| {
+            let mut lists = whole();
+            names.iter().for_each(|name| lists.add_vm(with_data(name)));
+            let planned = plan_of(lists, vec![pool()]).pools.remove(0);
+            let users: Vec<String> =
+                planned.conflicts.into_iter().map(|it| format!("{} {}", it.address, it.user)).collect();
+            (planned.room[0].total.clone(), planned.room[0].free.clone(), users)
+        };
+        let counts = |free: &str, users: &[&str]| {
+            ("8".to_owned(), free.to_owned(), users.iter().map(|&user| user.to_owned()).collect::<Vec<_>>())
+        };
+        assert_eq!(planned(&["a"]), counts("7", &[]));
+        let users = |name: &str| format!("10.0.0.9 eno101 of n/{name} ({name}) (VirtualMachine n/{name})");
+        assert_eq!(planned(&["a", "b"]), counts("7", &[&users("a"), &users("b")]));
     }
 
     #[test]

@@ -413,11 +413,20 @@ impl NetworkSecret {
             Err(problem) => Self::Foreign(problem, addresses),
         }
     }
+
+    /// The addresses in the network data of the Secret, of any author.
+    pub(crate) fn addresses(&self) -> Vec<IpAddr> {
+        match self {
+            Self::Absent => Vec::new(),
+            Self::Ours(own) => addresses_in(&own.document),
+            Self::Foreign(_, addresses) => addresses.clone(),
+        }
+    }
 }
 
 /// Returns the addresses in the network data of a Secret of another author.
 pub(crate) fn addresses_of(secret: Option<Secret>) -> Vec<IpAddr> {
-    addresses_in(&document_of(secret.and_then(|secret| secret.data)))
+    NetworkSecret::read(secret).addresses()
 }
 
 /// Returns the network data in a Secret. KubeVirt reads either key. Empty: the Secret has no network data.

@@ -13,11 +13,16 @@
 //! template has changed or the VirtualMachine is gone. The earlier content of a Secret that a user has changed is not
 //! known.
 
+use std::collections::BTreeSet;
+
+use crate::cluster::key::Key;
 use crate::kinds::kubevirt_machine::{Instance, NetworkSecret, OwnSecret, is_deleted, uid};
 use crate::kinds::network_data::{is_issued, is_issued_for};
 use crate::kinds::virtual_machine::{NetworkData, VirtualMachine};
+use crate::machines::known_machines::other_networks;
 use crate::machines::step::Step;
-use crate::machines::view::View;
+use crate::machines::view::{Chosen, View};
+use crate::pools::selection::Selection;
 
 /// Returns the name of the Secret to which a VirtualMachine refers. `None`: no reference to a Secret of the controller,
 /// or the copied name of a Secret of another machine, which the webhook or the leader replaces.
@@ -70,13 +75,37 @@ pub(super) fn has_data_of_user(vm: Option<&VirtualMachine>, instance: Option<&In
     template || guest.is_some_and(|it| it.network_data != NetworkData::None && it.secret().is_none())
 }
 
+/// Returns the pools that select a machine, and the other networks on which its network data can reserve addresses.
+/// `None`: its network data reserves no address.
+///
+/// `is_holding` says whether an object in the namespace of the machine holds an address or has a record of one. If not,
+/// and if the records of the namespace do not count on a network, its network data reserves nothing there. The machines
+/// of such a namespace must not delay each growth.
+pub(super) fn reach(
+    key: &Key,
+    (vm, instance): (Option<&VirtualMachine>, Option<&Instance>),
+    selection: &Selection,
+    is_holding: bool,
+) -> Option<(Chosen, BTreeSet<String>)> {
+    let chosen = vm.map_or(Ok(Vec::new()), |vm| selection.of(vm).map_err(|problem| problem.to_string()));
+    let mut networks = other_networks((vm, instance), selection, chosen.as_deref().unwrap_or_default());
+    networks.retain(|network| is_holding || selection.has_records_of(&key.namespace, network));
+    let is_unserved = chosen.as_ref().is_ok_and(Vec::is_empty) && networks.is_empty();
+    (!is_unserved).then_some((chosen, networks))
+}
+
 // === impl View ===
 
 impl View {
     /// Returns the next step that reads the Secrets of [`unread_secrets`], adopts their addresses, or reserves the
     /// addresses that a user has written. `None`: nothing is left to do, or another controller serves the machine.
     pub(super) fn adopt_secrets(&self) -> Option<Step> {
-        let unread = unread_secrets(self.vm.as_ref(), self.instance.as_ref(), |name| self.is_leased(name));
+        self.adopt_each(unread_secrets(self.vm.as_ref(), self.instance.as_ref(), |name| self.is_leased(name)))
+    }
+
+    /// Returns the next step that reads these Secrets, adopts their addresses, or reserves the addresses that a user has
+    /// written. `None`: nothing is left to do, or another controller serves the machine.
+    pub(super) fn adopt_each(&self, names: Vec<&str>) -> Option<Step> {
         let is_read = |name: &str| self.instance.as_ref().is_some_and(|instance| instance.secret() == Some(name));
         let of_secret = |name: &str| match self.secrets.get(name) {
             None => Some(Step::ReadSecret(name.to_owned())),
@@ -91,7 +120,7 @@ impl View {
             Some(NetworkSecret::Foreign(_, addresses)) => self.reserve_foreign(name, addresses),
             Some(NetworkSecret::Absent) => None,
         };
-        unread.into_iter().filter(|_| !self.ledger.is_of_another).find_map(of_secret)
+        names.into_iter().filter(|_| !self.ledger.is_of_another).find_map(of_secret)
     }
 
     /// Whether a lease of the machine names a Secret.

@@ -68,6 +68,18 @@ pub(super) struct KnownMachines {
     comparisons: BTreeMap<Key, Duration>,
 }
 
+/// Returns the networks of a VirtualMachine and of its instance on which there is a pool of `selection`, but no pool of
+/// `selected`.
+pub(super) fn other_networks(
+    (vm, instance): (Option<&VirtualMachine>, Option<&Instance>),
+    selection: &Selection,
+    selected: &[Selected],
+) -> BTreeSet<String> {
+    let of_vm = vm.into_iter().flat_map(|vm| &vm.networks).map(|attachment| &attachment.network);
+    let of_guest = instance.into_iter().flat_map(|instance| instance.networks.iter());
+    selection.other_networks(of_vm.chain(of_guest), selected)
+}
+
 // === impl KnownMachines ===
 
 impl KnownMachines {
@@ -467,9 +479,7 @@ impl KnownMachines {
     /// Returns the networks of a VirtualMachine and of its instance on which there is a pool of `selection`, but no pool
     /// of `selected`.
     pub(super) fn other_networks(&self, key: &Key, selection: &Selection, selected: &[Selected]) -> BTreeSet<String> {
-        let of_vm = self.vm(key).into_iter().flat_map(|vm| &vm.networks).map(|attachment| &attachment.network);
-        let of_guest = self.instance(key).into_iter().flat_map(|instance| instance.networks.iter());
-        selection.other_networks(of_vm.chain(of_guest), selected)
+        other_networks((self.vm(key), self.instance(key)), selection, selected)
     }
 
     /// Returns the state of a name that the controller keeps only in memory.

@@ -17,7 +17,7 @@ use crate::cluster::key::Key;
 use crate::kinds::kubevirt_machine::NetworkSecret;
 use crate::kinds::pool::HolderKind;
 use crate::ledger::types::Stopped;
-use crate::machines::before_opening::{has_data_of_user, unread_secrets};
+use crate::machines::before_opening::{has_data_of_user, reach, unread_secrets};
 use crate::machines::known_machines::KnownMachines;
 use crate::machines::proof::kind_of;
 use crate::machines::step::{Notice, Step};
@@ -154,16 +154,8 @@ impl Work<'_> {
         let (mut of_controller, mut of_users) = (Vec::new(), Vec::new());
         for key in names {
             let (vm, instance) = (index.vm(&key), index.instance(&key));
-            let chosen = vm.map_or(Ok(Vec::new()), |vm| selection.of(vm).map_err(|problem| problem.to_string()));
-            let mut networks = index.other_networks(&key, selection, chosen.as_deref().unwrap_or_default());
-            // If a namespace holds no address, and its records do not count on the network, its network data reserves
-            // nothing there. The machines of such a namespace must not delay each growth.
-            networks.retain(|network| {
-                holding.contains(&*key.namespace) || selection.has_records_of(&key.namespace, network)
-            });
-            if chosen.as_ref().is_ok_and(Vec::is_empty) && networks.is_empty() {
-                continue;
-            }
+            let is_holding = holding.contains(&*key.namespace);
+            let Some((chosen, networks)) = reach(&key, (vm, instance), selection, is_holding) else { continue };
             let is_leased = |secret: &str| leased.contains(&(key.clone(), secret.to_owned()));
             // A machine claims an address only after this leader has found that its Secret does not exist. A guest that
             // has not started waits for this Secret. Thousands of waiting machines must not delay each growth.
