@@ -268,6 +268,8 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
             "glowplugctl audit --pool pools.yaml --leases leases.yaml --machines machines.json",
             "kubectl annotate kubevirtmachine worker-2 -n clusters-c1 kubevirt.cluster.x-k8s.io/allocated-ip-eno101-",
             "kubectl patch kubevirtmachine worker-2 -n clusters-c1 --subresource=status --type merge \\",
+            "virtctl stop own-2 -n team-b",
+            "kubectl edit vm own-2 -n team-b",
             "kubectl delete staticiplease 192-168-1-100.infra.vlan10",
             "kubectl get kubevirtmachine worker-2 -n clusters-c1 -o jsonpath='{.metadata.ownerReferences[?(@.kind==\"Machine\")].name}{\"\\n\"}'",
             "kubectl delete machines.cluster.x-k8s.io worker-2 -n clusters-c1",
