@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::host::claim::Machine;
+use crate::host::claim::{HolderKind, Machine};
 use crate::host::free_ranges::FreeRanges;
 use crate::host::pool::Pool;
 use crate::network::Family;
@@ -28,11 +28,12 @@ pub(super) struct PoolState {
     pub(super) held: Counts<String>,
 }
 
-/// The machines of a namespace, or its claims. The share of a pool limits their records.
+/// The machines of a namespace, or its claims of one kind. The share of a pool limits their records.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) struct Recorders {
     namespace: String,
-    are_claims: bool,
+    // `None`: the machines.
+    claims: Option<HolderKind>,
 }
 
 /// A number of addresses, by family and by those who hold or record the addresses.
@@ -51,9 +52,9 @@ pub(super) fn count<B: Ord>(counts: &mut Counts<B>, family: Family, by: B, is_ad
 // === impl Recorders ===
 
 impl Recorders {
-    /// The machines or claims of one namespace to which a machine or claim belongs.
+    /// The machines of one namespace, or its claims of one kind, to which a machine or claim belongs.
     pub(super) fn of(machine: &Machine) -> Self {
-        Self { namespace: machine.served_in().to_owned(), are_claims: machine.kind.is_claim() }
+        Self { namespace: machine.served_in().to_owned(), claims: machine.kind.is_claim().then_some(machine.kind) }
     }
 }
 
@@ -94,7 +95,7 @@ impl PoolState {
         !machine.kind.is_claim() && (self.serves_claims_beside(machine) || has_holders())
     }
 
-    /// Whether the pool is in the namespace of a machine, and serves no machine.
+    /// Whether the pool is in the namespace of this machine, but serves only claims.
     pub(super) fn serves_claims_beside(&self, machine: &Machine) -> bool {
         let is_of_namespace = self.pool.name.split_once('/').is_some_and(|(of, _)| of == machine.served_in());
         is_of_namespace && !self.pool.serves_machines()

@@ -31,15 +31,14 @@ impl Allocator {
     /// reserve the address. Without these limits, a user of one namespace could block all addresses with the annotation
     /// of one machine, or with one claim. Reports have other limits.
     ///
-    /// The machines of a namespace have one share, and its claims have another one. A user may write the address of a
-    /// claim into the network data of a machine: the records of such machines leave the share of the claims to the
-    /// IPAddresses without a claim.
+    /// The machines of a namespace have one share, and its claims of each kind have another one. A user may write the
+    /// address of a claim into the network data of a machine: the records of such machines leave the share of the claims
+    /// to the IPAddresses without a claim.
     ///
-    /// These addresses are reserved despite the share:
-    ///
-    /// - One address of each family for each interface of a machine, and for a claim, because the machine may use the
-    ///   address. The record must be of a machine or claim: see [`Source::is_of_holder`].
-    /// - An address that counts in the share already, because of other records.
+    /// One address of each family for each interface of a machine, and for a claim, is reserved despite the share, because
+    /// the machine may use the address. The record must be of a machine or claim: see [`Source::is_of_holder`]. An address
+    /// counts once, so a second record of an address needs no further place. But while the first addresses of machines
+    /// exceed the share, no other machine gets a record of these addresses: the record would outlast these machines.
     pub(super) fn exceeds_share(&self, network: &str, address: IpAddr, origin: &Origin) -> Option<Ignored> {
         let machine = &origin.claimant.machine;
         let state = self.networks.get(network)?;
@@ -51,20 +50,19 @@ impl Allocator {
             return Some(Ignored::Claim);
         }
         let mut pools = self.pools_with(network, address);
-        // A pool that no longer serves the namespace serves other namespaces, so it counts as shared. A pool of the
-        // namespace that serves no machine has no users in other namespaces.
+        // A pool counts as shared if it no longer serves the namespace, because it then serves other namespaces. A pool
+        // of the namespace that serves no machine is not shared: it has no users in other namespaces.
         let serves = |of: &PoolState| of.pool().serves_holder(machine) || of.serves_claims_beside(machine);
         let is_shared = |of: &PoolState| of.pool().is_shared() || !serves(of);
         let of = pools.next().filter(|of| is_shared(of) && pools.all(is_shared))?;
         let space = of.pool().space(Family::of(address))?;
         let is_first = || origin.kind.is_of_holder() && !self.has_address_of_each(network, address, machine);
         let recorders = Recorders::of(machine);
-        if state.is_recorded_by(address, &recorders) || is_first() {
-            return None;
-        }
+        let is_further = !state.is_recorded_by(address, &recorders);
         let reserved = of.recorded.get(&(space.family(), recorders)).copied().unwrap_or_default();
+        let after = reserved + usize::from(is_further);
         let most = usize::try_from((space.total() / PART).max(1)).unwrap_or(usize::MAX);
-        (reserved >= most).then_some(Ignored::Share)
+        (after > most && !is_first()).then_some(Ignored::Share)
     }
 
     /// Whether a machine already has another address of the same family for each of its interfaces. The machine holds

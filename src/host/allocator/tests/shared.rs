@@ -70,7 +70,7 @@ fn the_namespace_with_the_fewest_addresses_is_served_first_and_then_the_earliest
 }
 
 #[test]
-fn claims_outside_the_wait_queue_are_listed_after_it_in_the_order_of_service() {
+fn claims_outside_the_wait_queue_follow_the_queue_in_the_order_of_service() {
     let order = |pool: Pool, later: &[&str]| {
         let allocator = exhausted(pool);
         let later: Vec<Claim> =
@@ -321,15 +321,14 @@ fn the_status_of_a_claim_reserves_a_further_address_only_within_the_share_of_its
     assert_eq!(reserved(&allocator), ["10.0.0.12 a/c", "10.0.0.13 a/c"]);
     // The guests of other claims may use their addresses, although the ledger has earlier leases of other machines.
     assert_eq!(adopt_claim(&mut allocator, "a/d", 10..=11), 1);
-    // The share already has 10.0.0.12, so this address is reserved for a second claim, too.
-    assert_eq!(adopt_claim(&mut allocator, "a/e", 11..=12), 0);
-    let expected = ["10.0.0.10 a/d", "10.0.0.11 a/e", "10.0.0.12 a/c", "10.0.0.12 a/e", "10.0.0.13 a/c"];
+    assert_eq!(adopt_claim(&mut allocator, "a/e", 11..=12), 1);
+    let expected = ["10.0.0.10 a/d", "10.0.0.11 a/e", "10.0.0.12 a/c", "10.0.0.13 a/c"];
     assert_eq!(reserved(&allocator), expected);
     assert_eq!(given(&mut allocator, &claim_of("b/new", 1), 2), "10.0.0.14/24");
 }
 
 #[test]
-fn records_of_a_namespace_that_a_pool_no_longer_serves_count_while_its_leases_exist() {
+fn records_of_a_namespace_count_while_it_has_leases_even_if_the_pool_no_longer_serves_it() {
     let before = {
         let mut allocator = allocator([of(&["a", "b"], "")], []);
         hold(&mut allocator, &["a/h-0"]);
@@ -462,6 +461,21 @@ fn two_namespaces_that_record_the_same_addresses_reserve_no_more_than_the_share_
         release(&mut allocator, &[&title]);
     }
     assert_eq!(reserved(&allocator), ["10.0.0.10 c/w", "10.0.0.11 c/w"]);
+}
+
+#[test]
+fn machines_that_come_and_go_leave_no_address_beyond_the_share_to_a_machine_that_stays() {
+    let mut allocator = allocator([of(&["a", "b"], "")], []);
+    for last in [10, 11] {
+        assert_eq!(set_aside(&mut allocator, "a/x", last), [""; 0]);
+    }
+    for last in 12..16 {
+        let title = format!("a/t-{last}");
+        assert_eq!(set_aside(&mut allocator, &title, last), [""; 0], "the first address of a machine");
+        set_aside(&mut allocator, "a/x", last);
+        release(&mut allocator, &[&title]);
+    }
+    assert_eq!(reserved(&allocator), ["10.0.0.10 a/x", "10.0.0.11 a/x"]);
 }
 
 #[test]
