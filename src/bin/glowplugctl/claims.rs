@@ -18,7 +18,7 @@ use glowplug::host::expand::Template;
 use glowplug::host::may_record::State;
 use glowplug::host::pool::Pool;
 use glowplug::host::records::{Inventory, KubevirtMachine, NODE_POOL_ANNOTATION, Report, annotation_key};
-use glowplug::network::InterfaceName;
+use glowplug::network::{Family, InterfaceName};
 use pnet_base::MacAddr;
 use slog::Logger;
 
@@ -264,25 +264,25 @@ fn tell_conflicts(allocator: &Allocator, granted: &BTreeSet<&Claimant>) -> bool 
     has_conflicts
 }
 
-/// Reports machines whose guests use addresses of the pools, but none of the addresses that the claim prints. Returns
-/// whether there are any.
+/// Reports machines whose guests use other addresses of a pool and a family than the claim prints. Returns whether there
+/// are any.
 fn tell_other_addresses(inventory: &Inventory, pools: &[Pool], outcomes: &[Outcome]) -> bool {
     let mut granted: BTreeMap<&Machine, BTreeSet<IpAddr>> = BTreeMap::new();
     for allocation in outcomes.iter().flatten().flatten() {
         let addresses = granted.entry(&allocation.claimant.machine).or_default();
         addresses.extend(allocation.addresses.iter().map(|address| address.ip()));
     }
-    for report in &inventory.reports {
-        // A guest that uses one of its own addresses may have further addresses, such as the address of a load balancer.
-        if granted.get(&report.machine).is_some_and(|addresses| addresses.contains(&report.address)) {
-            granted.remove(&report.machine);
-        }
-    }
+    let place = |report: &'_ Report| (report.machine.clone(), report.network.clone(), Family::of(report.address));
+    // A guest that uses its own address of a network may have further addresses there, such as that of a load balancer.
+    let is_granted = |report: &&Report| granted.get(&report.machine).is_some_and(|of| of.contains(&report.address));
+    let right: BTreeSet<_> = inventory.reports.iter().filter(is_granted).map(place).collect();
     let is_of_pool = |report: &&Report| {
         let is_on = |pool: &&Pool| report.network.as_ref().is_none_or(|network| network == pool.network());
         pools.iter().filter(is_on).any(|pool| pool.contains(report.address))
     };
-    let is_other = |report: &&Report| granted.contains_key(&report.machine) && is_of_pool(report);
+    let is_other = |report: &&Report| {
+        granted.contains_key(&report.machine) && is_of_pool(report) && !right.contains(&place(report))
+    };
     let mut has_other_addresses = false;
     for Report { machine, address, source, .. } in inventory.reports.iter().filter(is_other) {
         say(format_args!("warning: {source}: {address} is in use by {machine}, and the claim gives another address"));
