@@ -146,9 +146,9 @@ struct NetworkKargs {
     on_error: OnError,
     /// Write rd.neednet=1 with the network
     ///
-    /// Then dracut starts the network at each boot. Without this option it starts the network only on demand: Ignition
-    /// requests the network itself. Default arguments get rd.neednet=1, too; empty ones stay empty. network-legacy needs it,
-    /// so glowplug always writes it there.
+    /// Then dracut starts the network at each boot. Without this option dracut starts the network only on demand: Ignition
+    /// requests the network itself. For network-legacy, glowplug always writes rd.neednet=1 with a network. Default
+    /// arguments stay as they are.
     #[arg(long)]
     neednet: bool,
     /// Print the result and write nothing

@@ -68,7 +68,7 @@ struct Planner<'a> {
     meta_data: Option<MetaData>,
     /// The network and how the output identifies its links; `None` until the network has been rendered.
     network: Option<(NetworkConfig, Vec<Device>)>,
-    /// Whether the metadata of the drive decides something.
+    /// Whether the run uses the metadata of the drive.
     uses_metadata: bool,
     /// Kernel arguments of the boot loader and of the image, without those of an earlier run.
     arguments: Arguments,
@@ -151,7 +151,7 @@ impl<'a> Planner<'a> {
             Some(reason) => Err(Stop::NothingToDo(reason)),
             None => self.decide(),
         });
-        let mut output = match decided {
+        let output = match decided {
             Ok(output) => {
                 self.report.outcome = Outcome::Configured;
                 output
@@ -175,7 +175,6 @@ impl<'a> Planner<'a> {
                 Output::default()
             }
         };
-        self.request_start(&mut output);
         self.report.renderer = self.options.renderer.to_string();
         let words = output.line.iter().flat_map(|line| line.split_ascii_whitespace());
         self.report.arguments = words.map(str::to_owned).collect();
@@ -349,7 +348,7 @@ impl<'a> Planner<'a> {
             Meaning::Network(mut network) => {
                 self.leave_out_absent(&mut network, diagnostics);
                 network.given_names = self.arguments.given_names();
-                let (output, devices) = self.output(&network, diagnostics);
+                let (mut output, devices) = self.output(&network, diagnostics);
                 if output == Output::default() && network.states_no_addresses() {
                     return Err(Stop::NothingToDo(format!("{} requests no addresses", document.path)));
                 }
@@ -359,6 +358,12 @@ impl<'a> Planner<'a> {
                 let called = |link: crate::network::LinkIndex| devices[link.0].bare();
                 self.report.links = LinkReport::of(&network, &called);
                 self.report.nameservers = network.nameservers().iter().map(ToString::to_string).collect();
+                // dracut's own scripts set up only NICs that something waits for. Without rd.neednet=1 there may be no
+                // such NIC.
+                if self.options.neednet || self.options.renderer == Renderer::NetworkLegacy {
+                    let line = output.line.as_deref().map_or_else(String::new, |line| format!("{line} "));
+                    output.line = Some(line + "rd.neednet=1");
+                }
                 self.network = Some((network, devices));
                 Ok(output)
             }
@@ -404,23 +409,12 @@ impl<'a> Planner<'a> {
         (Output { line: Some(line).filter(|line| !line.is_empty()), files: Vec::new() }, devices)
     }
 
-    /// Adds a diagnostic for each network that is not read, on a machine that gets the default. These diagnostics are
-    /// errors if the default arguments are required but missing.
+    /// Adds a diagnostic for each unread network on the drive of a machine that gets the default arguments. These
+    /// diagnostics are errors if the default arguments are required but missing.
     fn report_other_networks(&mut self) {
         let severity = if self.options.default_value.is_err() { Severity::Error } else { Severity::Warning };
         let others = std::mem::take(&mut self.other_networks).into_iter();
         self.report.diagnostics.extend(others.map(|diagnostic| Diagnostic { severity, ..diagnostic }));
-    }
-
-    /// Adds `rd.neednet=1` to a network, on request and for dracut's own scripts: they set up only NICs that something
-    /// waits for, and without this argument there may be no such NIC.
-    fn request_start(&self, output: &mut Output) {
-        let is_wanted = self.options.neednet || self.options.renderer == Renderer::NetworkLegacy;
-        let line = output.line.as_deref().unwrap_or_default();
-        let has_word = line.split_ascii_whitespace().any(|word| word.starts_with("rd.neednet"));
-        if is_wanted && !has_word && *output != Output::default() {
-            output.line = Some(format!("{line} rd.neednet=1").trim_start().to_owned());
-        }
     }
 
     fn use_default(&mut self, reason: String) -> Output {
@@ -469,8 +463,8 @@ impl<'a> Planner<'a> {
     }
 }
 
-/// Returns the files of a network. Returns no files if no link has settings, unless the document states that no link
-/// gets an address: such files would only keep NICs from using the default arguments.
+/// Returns the files of a network. If no link has settings, returns no files: they would only keep NICs from using the
+/// default arguments. Exception: a document that states that links get no address needs its files.
 fn requested(network: &NetworkConfig, files: Vec<File>) -> Vec<File> {
     if network.links().iter().any(Link::asks) || network.states_no_addresses() { files } else { Vec::new() }
 }

@@ -290,18 +290,12 @@ fn a_run_without_a_drive_writes_the_default_arguments() {
 }
 
 #[test]
-fn default_arguments_get_rd_neednet_as_the_arguments_of_a_drive_do() {
-    let fragment = |arguments: &[&str]| {
+fn default_arguments_are_written_as_they_are_with_every_renderer() {
+    for arguments in [&["--renderer", "network-legacy"][..], &["--neednet"]] {
         let machine = FakeMachine::kubevirt();
-        assert_eq!(machine.network_kargs(&[&["--wait", "0"], arguments].concat()).code, Some(0));
-        machine.fragment()
-    };
-    let with_word = Some("ip=auto rd.neednet=1\n".to_owned());
-    assert_eq!(fragment(&["--renderer", "network-legacy", "--default-value", "ip=auto"]), with_word);
-    assert_eq!(fragment(&["--neednet", "--default-value", "ip=auto"]), with_word);
-    assert_eq!(fragment(&["--neednet", "--default-value", "ip=auto rd.neednet=1"]), with_word);
-    assert_eq!(fragment(&["--neednet", "--default-value", ""]), None);
-    assert_eq!(fragment(&["--default-value", "ip=auto"]), Some("ip=auto\n".to_owned()));
+        let all = [arguments, &["--wait", "0", "--default-value", "ip=dhcp"]].concat();
+        assert_eq!((machine.network_kargs(&all).code, machine.fragment()), (Some(0), Some("ip=dhcp\n".to_owned())));
+    }
 }
 
 #[test]
