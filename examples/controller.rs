@@ -38,8 +38,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let directory = tempfile::tempdir()?;
     let mut registry = Registry::open(SqliteLedger::create(&directory.path().join("ledger"))?)?;
     registry.resize(pools.clone(), &[], Timestamp::now())?;
-    // A controller does this at each start and after each change of pools, so that no machine gets an address that is in
-    // use. The registry allocates nothing before.
+    // A controller does this at each start and after each change of pools, so that no machine gets an address in use.
+    // Until then, the registry allocates nothing.
     let mut objects = Objects::default();
     objects.read("the objects of the cluster", OBJECTS)?;
     registry.rebuild(&objects.inventory(), Timestamp::now())?;

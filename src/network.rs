@@ -235,7 +235,7 @@ pub enum Ipv6Dynamic {
 pub enum Contradiction {
     /// This VLAN, bond or bridge refers to a link that does not exist.
     NoSuchLink(LinkIndex),
-    /// This link consists of itself, directly or through other links, or consists of a link that does.
+    /// This link, or a link below it, consists of itself, directly or through other links.
     Loop(LinkIndex),
     /// This member of a bond is not a NIC.
     PortIsNoNic(LinkIndex),

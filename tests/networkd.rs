@@ -41,8 +41,8 @@ fn the_file_of_a_pattern_applies_to_every_nic_that_it_matches() {
     cases::check_pattern(Program::Networkd, write, |found, matched| found == matched);
 }
 
-/// A macvlan stands for every kind of device that has the MAC address of a NIC. The NIC of this test is a veth. Only
-/// the loopback interface has no kind here, as a NIC of a virtual machine has none.
+/// A macvlan stands for every kind of device that has the MAC address of a NIC. The NIC of a virtual machine has no
+/// kind. In this test, only the loopback interface has no kind, because the NIC is a veth.
 #[test]
 fn the_file_of_a_nic_does_not_apply_to_a_device_with_the_mac_address_of_the_nic() {
     let network = cases::meaning(

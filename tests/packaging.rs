@@ -36,8 +36,8 @@ fn make(target: &str, variables: &[String]) {
     for name in ["CARGO_TARGET_DIR", "GLOWPLUG_VERSION", "MAKEFLAGS", "MFLAGS", "RUSTFLAGS"] {
         command.env_remove(name);
     }
-    // Packages are built without optimization, which takes most of the time and changes neither their files nor their
-    // dependencies.
+    // Packages are built without optimization, because it takes most of the time, and changes neither the files nor the
+    // dependencies of a package.
     for profile in ["GUEST", "RELEASE"] {
         command.env(format!("CARGO_PROFILE_{profile}_LTO"), "off");
         command.env(format!("CARGO_PROFILE_{profile}_OPT_LEVEL"), "0");

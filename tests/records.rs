@@ -187,7 +187,7 @@ fn a_file_that_is_not_a_list_is_refused_with_its_position() {
 
 #[test]
 fn an_object_that_is_too_large_is_refused() {
-    // One object is slightly larger than the limit, the other ten times as large.
+    // One object is slightly larger than the limit, the other is ten times the limit.
     for size in [4 * 1024 * 1024, 40 * 1024 * 1024] {
         let list = format!("{{\"items\": [{{\"a\": \"{}\"}}]}}", "x".repeat(size));
         let mut objects = Objects::default();

@@ -117,8 +117,7 @@ fn the_unit_that_copies_the_profiles_causes_no_ordering_cycle_in_a_first_boot_of
     assert!(messages.contains("ordering cycle") && messages.ends_with("failed"), "{messages}");
 }
 
-/// For systemd, a unit with an unmet condition counts as started, so this unit cannot fail a boot with kernel
-/// arguments.
+/// systemd counts a unit with an unmet condition as started. So without profiles, this unit cannot fail a boot.
 #[test]
 fn the_unit_that_copies_profiles_does_nothing_if_there_are_no_profiles() {
     let text = fs::read_to_string(Path::new(MODULE).join(COPIES)).unwrap();
@@ -253,7 +252,7 @@ fn the_module_warns_if_the_arguments_of_the_image_configure_the_network() {
 
 /// Only NetworkManager's profiles stay on the disk for later boots.
 #[test]
-fn with_ignition_the_network_of_the_drive_is_written_at_the_first_boot_alone_only_for_networkmanager() {
+fn the_network_is_written_at_the_first_boot_alone_if_the_image_has_ignition_and_only_networkmanager() {
     let target = |modules: &str, renderer: &str| {
         let script = format!(
             ". {MODULE}/module-setup.sh; dracut_module_included() {{ [[ \" {modules} \" == *\" $1 \"* ]]; }}; \

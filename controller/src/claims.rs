@@ -170,8 +170,8 @@ impl Work<'_> {
         let may_release = view.claim.as_ref().is_none_or(IpAddressClaim::is_deleted) || !view.former.is_empty();
         if is_outdated || may_release {
             self.read(ClaimKind::Address, &self.kinds.addresses, key).await?;
-            // If the claim now has another UID than a candidate, the candidate no longer exists. A claim that becomes an
-            // earlier claim only after this line is not a candidate for a release.
+            // Only a claim that is known before the next read is a candidate for a release. If the read returns another
+            // UID, the candidate no longer exists.
             let mut candidates = self.index().view(key).former;
             candidates.extend(view.claim.as_ref().map(|claim| claim.uid().to_owned()));
             self.read(ClaimKind::Claim, &self.kinds.claims, key).await?;

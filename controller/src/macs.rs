@@ -104,13 +104,13 @@ pub struct Macs {
     is_listed: [bool; 2],
     /// For each waiting machine, the reason in its last event.
     waiting: BTreeMap<Key, (&'static str, String)>,
-    /// The machines that have an event about another machine with this address.
+    /// For each address, the machines with an event about another machine that has the address.
     collisions: BTreeMap<(MacAddr, Key), ()>,
-    /// For each machine, the addresses in its last event about addresses that are not held for its migrated guest.
+    /// For each machine, the addresses that its last event named as not held for its migrated guest.
     not_held: BTreeMap<Key, BTreeSet<MacAddr>>,
     /// The machines, addresses and pools whose last request failed.
     postponed: Postponed<Subject>,
-    /// For each of these machines, the answer of the API server that was last reported.
+    /// For each machine that the API server refuses, the last answer that was reported in an event.
     refused: BTreeMap<Subject, String>,
     /// The namespace whose requests the next pass sends first.
     turn: String,
@@ -130,7 +130,7 @@ enum Fact {
     Guest(Key, u64, Box<Guest>),
     VmGone(Key, Option<u64>),
     GuestGone(Key, Option<u64>),
-    /// How far the watch of VirtualMachines has come. Follows the change that shows it.
+    /// Progress of the watch of VirtualMachines, sent after the change with which the watch made the progress.
     VmProgress(Progress<Key>),
     GuestProgress(Progress<Key>),
     Lease(Box<Event<Object>>),
@@ -144,11 +144,11 @@ enum Input {
 
 /// Result of a decision and its requests.
 enum Pass {
-    /// The known objects have changed, so another decision may differ.
+    /// The known objects have changed, so a new decision may differ.
     Changed,
     /// No request had an effect, because the API server has newer objects. The watches report these objects later.
     Behind,
-    /// The decision stays the same until an object changes. Without a change, the next decision follows at this time.
+    /// Nothing is left to request now. The next decision follows after the change of an object, or at this time.
     Done(Instant),
 }
 
@@ -342,8 +342,8 @@ impl Macs {
 
     /// Makes a decision, sends its requests, and writes the statuses of the pools.
     ///
-    /// A failed request concerns one machine, address or pool. Only this one is postponed: otherwise a machine that the
-    /// API server refuses to change would delay all others.
+    /// A failed request postpones only its machine, address or pool. Otherwise, a machine that the API server refuses
+    /// to change would delay all others.
     async fn pass(&mut self) -> Pass {
         let began = Instant::now();
         let is_postponed = |key: &Key| !self.postponed.is_due(&Subject::Machine(key.clone()), began);
@@ -363,7 +363,7 @@ impl Macs {
         let due = actions.into_iter().filter(|(subject, _)| self.postponed.is_due(subject, began));
         let answers = self.send(due).await;
         let (mut has_changed, mut is_behind) = (false, false);
-        // The namespaces for which a request was sent, and those for which one was not.
+        // The namespaces of the requests that were sent, and of the requests that there was no time to send.
         let (mut sent, mut unsent) = (BTreeSet::new(), BTreeSet::new());
         let mut again = if is_published { AGAIN } else { UNPUBLISHED };
         let mut errors: BTreeMap<Subject, Option<Error>> = BTreeMap::new();
@@ -389,7 +389,7 @@ impl Macs {
         let now = Instant::now();
         for (subject, error) in errors {
             self.postponed.note(&subject, error.is_some(), now);
-            // After any other failure, a repetition may succeed, and the machine keeps its place before younger machines.
+            // After a failure not for good, the machine keeps its place before younger machines: a retry may succeed.
             if let (Subject::Machine(key), Some(Refusal::ForGood(_))) =
                 (&subject, error.as_ref().and_then(Error::refusal))
             {
@@ -411,8 +411,8 @@ impl Macs {
         }
     }
 
-    /// Sends requests, beginning with those of the namespace whose turn it is. Returns the namespace of each request, with
-    /// what it concerns and its answer. `None`: there was no time to send the request.
+    /// Sends requests, beginning with those of the namespace whose turn it is. Returns the namespace of each request,
+    /// with the subject and the answer of the request. `None`: there was no time to send the request.
     #[allow(clippy::type_complexity, reason = "only one caller takes the result apart")]
     async fn send(
         &self,
@@ -587,7 +587,7 @@ impl Macs {
     ///
     /// # Errors
     ///
-    /// If the API server or a webhook refuses the lease, a repetition would have the same result.
+    /// A request failed, or was refused. After a refusal, a repetition would have the same result.
     async fn store(&self, address: MacAddr, version: Option<u64>, lease: &LeaseSpec) -> Result<(Outcome, bool), Error> {
         let (leases, name) = (self.leases(), mac_lease_name(address));
         let mut object = Object::new(&name, &ApiResource::erase::<StaticIPLease>(&()), json!({"spec": lease}));
@@ -604,7 +604,7 @@ impl Macs {
         if !matches!(error.refusal(), Some(Refusal::Absent | Refusal::Other)) {
             return Err(error);
         }
-        // The status code for another version, 409, can also be the answer of a webhook.
+        // The API server answers 409 if it has another version, but a webhook can also answer 409.
         match ask(find(&leases, &name)).await? {
             found if found.as_ref().map(|object| version_of(&object.metadata)) == version => Err(error),
             Some(object) => Ok((Outcome::Lease(object), false)),
@@ -622,8 +622,8 @@ impl Macs {
         let instance = ask(find(&api(instances()), &holder.name)).await?;
         let is_there = vm.as_ref().is_some_and(|vm| vm.metadata.uid.as_ref() == Some(&holder.uid));
         let is_used = instance.as_ref().is_some_and(|instance| Guest::read(instance).all.contains_key(&address));
-        // A watch may report a restored VirtualMachine after this read. Until the next decision knows this
-        // VirtualMachine, which may have the address, the address must not become free.
+        // A watch may report a restored VirtualMachine after this read. The VirtualMachine may have the address, so the
+        // address must not become free before a decision knows the VirtualMachine.
         let is_news = |vm: &Object| self.objects.vms.is_news(&Key::of(&vm.metadata), version_of(&vm.metadata));
         if is_there || is_used || vm.as_ref().is_some_and(is_news) {
             return Ok(Outcome::Machine(Box::new([vm, instance])));
@@ -665,7 +665,7 @@ impl Macs {
         let is_published = self.events.publish(object, type_, reason, note);
         match type_ {
             EventType::Normal => tracing::info!(machine = %key, reason, "{note}"),
-            // A warning that is not published is published and logged later.
+            // The warning is logged later, when its event is published.
             EventType::Warning if is_published => tracing::warn!(machine = %key, reason, "{note}"),
             EventType::Warning => {}
         }
@@ -673,8 +673,8 @@ impl Macs {
     }
 }
 
-/// Publishes what is in `now` and not in `published`, and notes it there. Removes from `published` what is not in `now`.
-/// `publish` returns whether it has published a value. Returns whether everything in `now` is published.
+/// Makes `published` equal to `now`: removes other values, then publishes and adds missing values. Stops at the first
+/// value for which `publish` returns `false`. Returns whether everything in `now` is published.
 fn publish_news<K: Clone + Ord, V: Clone + PartialEq>(
     published: &mut BTreeMap<K, V>,
     now: &BTreeMap<K, V>,
@@ -702,7 +702,7 @@ mod tests {
     const EVENTS: &str = "/apis/events.k8s.io/v1/namespaces/n/events";
     const VMS: &str = "/apis/kubevirt.io/v1/namespaces/n/virtualmachines";
 
-    /// The objects of an API server, by path, the holders of the leases that were stored, and the notes of all events.
+    /// An API server: its objects by path, the holders of the leases that were stored, and the notes of all events.
     #[derive(Default)]
     struct Server {
         objects: BTreeMap<String, Value>,
@@ -761,7 +761,7 @@ mod tests {
         Client::new(tower::service_fn(answer), "glowplug-system")
     }
 
-    /// Returns the task with the pool `p`, which has only this address, and its observer.
+    /// Returns the task and its observer. The task has the pool `p` with only this address.
     fn macs(server: &Arc<Mutex<Server>>, address: &str) -> (Macs, Observer) {
         let clock = Clock::starting_at(Timestamp::UNIX_EPOCH);
         let (mut macs, observer) = Macs::new(client(server), Arc::default(), Scope::default(), clock);
@@ -791,7 +791,7 @@ mod tests {
             let Objects { vms, guests, .. } = &macs.objects;
             [names(vms.iter().map(|(key, _)| key).collect()), names(guests.iter().map(|(key, _)| key).collect())]
         };
-        // An instance and a VirtualMachine of another name stand for all others: only their version counts here.
+        // The object `x` stands for all other VirtualMachines and instances: only its version counts here.
         let later = || Change::Apply(later.clone());
         assert_eq!(learn([Change::Lists, later(), Change::Listed]), [["x"], ["x"]]);
     }
@@ -851,7 +851,7 @@ mod tests {
         let mut expected: BTreeMap<String, usize> =
             ["slow-a", "slow-b", "slow-c", "slow-d"].map(|name| (name.to_owned(), OF_NAMESPACE)).into();
         assert_eq!(leases_by_namespace(&server), expected);
-        // The others could write the addresses of their first machines now.
+        // The other namespaces could write the addresses of their first machines now, but `slow-e` is first.
         macs.pass().await;
         expected.insert("slow-e".to_owned(), OF_NAMESPACE);
         assert_eq!(leases_by_namespace(&server), expected);

@@ -76,7 +76,7 @@ pub struct PassMetrics {
     pub depth: Gauge,
     /// Number of passes after which nothing is left to do.
     pub done: Counter,
-    /// Number of passes for a name that waits, for example for an address.
+    /// Number of passes after which the name waits, for example for an address.
     pub waits: Counter,
     /// Number of passes that failed and are repeated.
     pub failed: Counter,

@@ -45,7 +45,7 @@ use crate::repeated::Repeated;
 
 /// Maximum number of passes that run at the same time.
 pub(crate) const PASSES: usize = 64;
-/// Maximum number of steps in one pass. The pass of a machine has one more step for each holder of an address that it
+/// Maximum number of steps in one pass. The pass of a machine has one more step for each holder that the pass
 /// must check.
 pub(crate) const LONGEST_PASS: usize = 32;
 /// Pause before the next pass for a name in the wait queue of the registry. The pause is long, because the registry
@@ -110,11 +110,11 @@ pub(crate) enum Problem {
     Mismatch(String, Vec<IpAddr>),
 }
 
-/// Runs a pass for each of `names` up to its claim. Returns the claims in the order of the names. If the pass of a name
-/// fails, the result has no claim of this name, and the name gets another pass later.
+/// Runs a pass for each of `names`, up to the claim of the pass. Returns the claims in the order of the names. If the
+/// pass of a name fails, the result has no claim of this name, and the name gets another pass later.
 ///
-/// A failed pass does not hold back the opening of addresses, because a pass writes objects, and the webhook of another
-/// program can make every write of one namespace fail. So a pass must not be the first to read a record:
+/// The opening of addresses does not wait for a failed pass: a pass writes objects, and the webhook of another program
+/// can make every write of one namespace fail. So a pass must not be the first to read a record:
 /// [`provider::Work::adopt`] reads each record, and is repeated until it succeeds.
 ///
 /// `what` names a served object in log messages. Example: `a machine`.
@@ -282,7 +282,7 @@ impl Problem {
     }
 
     /// Whether the problem is about a record, and an address of this record is not held yet. `held` has the held
-    /// addresses. Nothing reports every change that resolves such a problem.
+    /// addresses. Not every change that resolves such a problem is reported.
     pub(crate) fn lacks_record(&self, held: impl IntoIterator<Item = IpAddr>) -> bool {
         let held: BTreeSet<IpAddr> = held.into_iter().collect();
         let addresses = self.addresses();

@@ -139,7 +139,7 @@ impl Pools {
         Self { states, ..self }
     }
 
-    /// Makes the status of each pool name the reported addresses in `beyond`.
+    /// Adds the reported addresses in `beyond` to the status of each pool.
     #[must_use]
     pub fn with_beyond(self, beyond: Arc<BeyondBounds>) -> Self {
         Self { beyond, ..self }

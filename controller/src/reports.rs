@@ -78,7 +78,7 @@ enum Fact {
     Gone(Key),
     /// The registry may have other pools now. Has no effect before the first [`Fact::Settle`].
     Pools,
-    /// Requests an answer as soon as the registry has the changes of every earlier fact.
+    /// Requests an answer, which is sent as soon as the registry has the changes of every earlier fact.
     Settle(oneshot::Sender<()>),
 }
 
@@ -262,8 +262,8 @@ impl Reports {
     }
 }
 
-/// Converts a reservation of a guest to a reservation for the registry. `None`: the default name is not a valid
-/// interface name, which is impossible.
+/// Converts a reservation of a guest to a reservation for the registry. Never `None`, because
+/// [`Pool::DEFAULT_INTERFACE`] is a valid interface name.
 fn reservation(Reservation { place, uid }: Reservation) -> Option<glowplug::host::claim::Reservation> {
     let Place { guest, network, address } = place;
     let interface = Pool::DEFAULT_INTERFACE.parse().ok()?;

@@ -340,8 +340,8 @@ impl Certificate {
     ///
     /// # Errors
     ///
-    /// A file cannot be read, has no certificate or key, or the key does not match, and there is no previous
-    /// certificate.
+    /// There is no previous certificate, and the current files have an error: a file cannot be read, has no certificate
+    /// or key, or the key does not match.
     pub fn check(&self) -> io::Result<()> {
         self.current().map(drop)
     }

@@ -69,7 +69,7 @@ pub struct Webhooks {
     selection: Arc<SelectionCache>,
     reader: Reader,
     refusals: Arc<Repeated>,
-    /// Reads of the leases of machines without a KubevirtMachine.
+    /// Shared read of the leases whose machine has no KubevirtMachine in its namespace.
     holders: Arc<SharedRead<Vec<EarlierHolder>>>,
 }
 
@@ -142,8 +142,8 @@ impl Webhooks {
             refusals.note(&format!("{webhook} {machine} {refusal}"), Instant::now().into()).is_some()
         };
         match (webhook, response.allowed) {
-            // A machine that waits for MAC addresses causes this refusal normally, because KubeVirt tries once to
-            // create the instance before the machine has its addresses.
+            // This refusal is normal for a machine that waits for MAC addresses: KubeVirt tries once to create the
+            // instance before the machine has its addresses.
             ("instances", false) if is_new() => {
                 tracing::info!(%machine, "refused the instance of a machine: {refusal}")
             }

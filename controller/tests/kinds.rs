@@ -326,7 +326,7 @@ async fn a_new_leader_serves_claims_and_machines_while_node_pools_cannot_be_list
 }
 
 #[tokio::test]
-async fn a_node_pool_configuration_that_overlaps_a_pool_becomes_a_pool_after_that_pool_is_gone() {
+async fn a_node_pool_configuration_that_overlaps_a_pool_becomes_a_pool_after_the_other_pool_is_gone() {
     let (_server, cluster) = start_server().await;
     let hosted = Hosted::new(&cluster).await;
     hosted.node_pool("workers", 0, &json!({})).await;

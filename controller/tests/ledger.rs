@@ -246,7 +246,7 @@ async fn a_released_lease_that_has_a_new_holder_is_not_deleted() {
     let mut other = Leader::start(cluster.controller(), pool).await;
     paused.claim(claim(0)).await.unwrap();
     paused.release(claim(0)).await.unwrap();
-    // Another leader allocates the address to another claim while the request to delete the lease is held.
+    // Another leader allocates the address to another claim while the request to delete the lease is held back.
     let (gate, is_sent) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
     let (held, sent) = (Arc::clone(&gate), Arc::clone(&is_sent));
     server.set_faults(move |call| match (call.plural.as_str(), call.verb) {

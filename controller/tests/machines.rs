@@ -233,7 +233,7 @@ async fn a_crash_before_each_write_of_a_move_to_another_pool_frees_no_address() 
 }
 
 #[tokio::test]
-async fn a_lost_response_or_a_refusal_of_each_write_of_a_move_to_another_pool_frees_no_address() {
+async fn a_lost_response_or_a_refused_write_in_a_move_to_another_pool_frees_no_address() {
     run_all(Trouble::LostAnswer, run_move).await;
     run_all(Trouble::Refused, run_move).await;
 }
@@ -657,7 +657,7 @@ async fn a_leader_allocates_nothing_before_it_has_read_a_secret_that_alone_recor
 }
 
 #[tokio::test]
-async fn a_pool_that_is_created_again_allocates_nothing_before_a_secret_that_alone_records_an_address_is_read() {
+async fn a_recreated_pool_allocates_nothing_before_the_secret_with_the_only_record_is_read() {
     let (server, cluster) = start_server().await;
     let (hosted, secret) = recorded_only_in_a_secret(&cluster).await;
     merge(&hosted.pools, "workers", &json!({"metadata": {"finalizers": null}})).await;
@@ -1138,8 +1138,8 @@ async fn a_leader_that_uses_older_pools_than_the_webhooks_does_not_change_a_dese
     drop(selection.subscribe().wait_for(is_deselected).await.unwrap());
     let created = [create(&stopped).await, create(&vm("running", "p", user_data.clone())).await];
     hosted.until_running("running").await;
-    // A pass reads the instance before it decides whether the machine is left alone, and later requests a reference.
-    // The second pass begins after the first one has ended.
+    // A pass reads the instance before it decides whether the machine is left alone, and requests a reference after the
+    // decision. A second read shows that the first pass has ended.
     drop(server.take_calls());
     for name in ["stopped", "running"] {
         let mut reads = 0;

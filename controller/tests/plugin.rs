@@ -483,7 +483,7 @@ async fn the_page_about_existing_machines_shows_the_output_of_the_plugin() {
     note(1, plugin.run(&["adopt", "--file", POOL]).await);
     // Without --apply, nothing is written.
     assert_eq!(shop.annotation("db-0").await, None);
-    // The digest differs from that on the page, because it depends on the UID of the machine.
+    // The digest depends on the UID of the machine, so it differs from the digest on the page.
     let (_, planned) = plugin.json(&["adopt", "--file", POOL]).await;
     let digest = digest_of(&plugin, &["adopt", "--file", POOL, "shop/db-0"]).await;
     note(0, plugin.run(&["adopt", "--file", POOL, "shop/db-0", "--apply", &digest]).await);

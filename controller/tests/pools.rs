@@ -108,8 +108,8 @@ fn bootstrap(addresses: &str) -> Value {
     json!({"network": "any-name", "addresses": [addresses], "gateway": ["10.0.0.9"], "nameservers": ["10.0.0.9"]})
 }
 
-/// Pauses the leader at the read of a NodePool that decides whether the derived pool is deleted. Returns a semaphore
-/// that ends the pause when it is closed, and a notification of the pause.
+/// Pauses the leader when it reads a NodePool to decide whether to delete the derived pool. Returns a semaphore, which
+/// ends the pause when it is closed, and a notification of the pause.
 fn pause_before_deletion(server: &Server) -> (Arc<Semaphore>, Arc<Notify>) {
     let (gate, came) = (Arc::new(Semaphore::new(0)), Arc::new(Notify::new()));
     let (closed, coming) = (Arc::clone(&gate), Arc::clone(&came));

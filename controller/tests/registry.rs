@@ -280,7 +280,7 @@ async fn the_end_of_an_object_releases_no_address_of_an_object_of_another_kind()
     let (registry, _served) = owner(cluster.controller());
     resize(&registry, vec![pool(NETWORK, &["10.0.0.8/32"])]).await;
     registry.claim(claim(&machine(NETWORK, 0))).await.unwrap().unwrap();
-    // Objects of users name the UID of the claim as the UID of an object of another kind.
+    // A user can write the UID of the claim into an object that names another kind.
     for kind in [HolderKind::VirtualMachine, HolderKind::KubevirtMachine, HolderKind::IpamClaim] {
         assert_eq!(registry.release(machine(NETWORK, 0).of_kind(kind)).await.unwrap(), []);
     }

@@ -97,7 +97,7 @@ struct SystemUse {
     is_link: bool,
     /// First block of a directory that was moved to another directory. This record is in the original directory.
     child: Option<u32>,
-    /// Whether this record is a moved directory. The record in the original directory has the name.
+    /// Whether this record is a moved directory. Its name is in the record in the original directory.
     is_guest: bool,
 }
 
@@ -162,7 +162,7 @@ fn rock_ridge(root: &[u8]) -> Option<usize> {
 fn joliet_name(raw: &[u8]) -> Option<String> {
     let units: Vec<u16> = raw.chunks_exact(2).map(|unit| u16::from_be_bytes([unit[0], unit[1]])).collect();
     let mut name = String::from_utf16(&units).ok()?;
-    // The specification has no version suffix, but the names of some images end with one.
+    // Joliet allows no version suffix, but the names of some images have one.
     if name.ends_with(";1") {
         name.truncate(name.len() - 2);
     }

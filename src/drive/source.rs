@@ -24,7 +24,7 @@ pub trait Files {
     /// # Errors
     ///
     /// * [`ReadError::TooLarge`]: the file has more than `limit` bytes. The size is checked before the file is read.
-    /// * [`ReadError::NotAFile`]: the path is not that of a regular file on the drive.
+    /// * [`ReadError::NotAFile`]: the path exists, but is not a regular file.
     /// * Every other variant: the drive cannot be read, or is broken.
     fn read(&self, path: &str, limit: usize) -> Result<Option<Vec<u8>>, ReadError>;
 

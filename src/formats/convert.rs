@@ -370,8 +370,8 @@ fn bond_option_diagnostic(path: FieldPath<'_>, value: &str, error: &BondOptionEr
     }
 }
 
-/// Sets the MTU of a link, for which the document can have several MTUs. The first MTU counts, and a different later
-/// MTU is reported.
+/// Sets the MTU of a link. If the document has several MTUs for the link, the first counts, and a different later MTU
+/// is reported.
 pub(super) fn merge_mtu(diagnostics: &mut Diagnostics, path: FieldPath<'_>, link: &mut Link, mtu: Option<Mtu>) {
     let Some(mtu) = mtu else { return };
     let first = *link.mtu.get_or_insert(mtu);
@@ -461,7 +461,7 @@ fn report_guess(diagnostics: &mut Diagnostics, link: &Link, guess: &Guess) {
 }
 
 /// Removes each route whose gateway is an address of this machine. OpenStack gives each machine the routes of its
-/// subnet, also the machine to which these routes lead. If no other default route of a family is left, such a default
+/// subnet, even the machine that is their gateway. If no other default route of a family is left, the removed default
 /// route is an error, because its gateway is probably wrong. A name server with an address of this machine is only
 /// reported, because it may run on the machine itself.
 fn drop_own_gateways(diagnostics: &mut Diagnostics, links: &mut [Link], dns: &Dns) {
@@ -504,7 +504,7 @@ fn drop_own_gateways(diagnostics: &mut Diagnostics, links: &mut [Link], dns: &Dn
 fn drop_inherited_mac_address(links: &mut [Link], at: usize) {
     let Some(own) = links[at].cloned_mac_address.take() else { return };
     let mut from = at;
-    // At most as many steps as links: links can form a loop, which a later step reports.
+    // At most one step for each link: links can form a loop, which a later check reports.
     for _ in 0..links.len() {
         let link = &links[from];
         match (link.mac_address(), link.kind.made_of().first()) {
@@ -522,7 +522,7 @@ fn drop_mtu_above_parents(diagnostics: &mut Diagnostics, links: &mut [Link], at:
     let Some(mtu) = links[at].mtu else { return };
     let mut least = None;
     let mut here = at;
-    // At most as many steps as links: VLANs can form a loop, which a later step reports.
+    // VLANs can form a loop, which is reported later. So the number of steps is limited to the number of links.
     for _ in 0..links.len() {
         let LinkKind::Vlan { parent, .. } = links[here].kind else { break };
         here = parent.0;

@@ -158,8 +158,8 @@ impl<'o, 'f> MetaDataReader<'o, 'f> {
         }
     }
 
-    /// Returns the value of the first of these members that is a whole number or a non-empty string, as a string. Reports
-    /// booleans, fractions, arrays and objects.
+    /// Returns, as a string, the value of the first of these members that is a whole number or a non-empty string.
+    /// Reports booleans, fractions, arrays and objects.
     fn text(&mut self, names: &[&str]) -> Option<String> {
         names.iter().find_map(|name| match self.object.get(name)? {
             Value::Null => None,

@@ -74,7 +74,7 @@ impl Arguments {
     pub(super) fn read_from(root: &Path, own: &str) -> io::Result<Self> {
         let mut files = fragments(root, "etc/cmdline.d")?;
         files.extend(["etc/cmdline", COMMAND_LINE].map(str::to_owned));
-        // Only newer versions of dracut read this directory. Other versions do not make it.
+        // Only newer versions of dracut make and read this directory.
         files.extend(fragments(root, "run/initramfs/cmdline.d")?);
         files.retain(|file| file != own && file != AFTERBURN);
         let mut arguments = Self::default();
@@ -134,7 +134,7 @@ impl CommandLine {
         Self::read(&root.join(COMMAND_LINE))
     }
 
-    /// Reads a file. If the file does not exist, there are no words.
+    /// Reads a file. A file that does not exist counts as empty.
     fn read(path: &Path) -> io::Result<Self> {
         match fs::read(path) {
             Ok(bytes) => Ok(Self::parse(&String::from_utf8_lossy(&bytes))),
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn all_files_of_dracut_are_read_in_its_order_except_for_our_own_and_that_of_afterburn() {
+    fn the_files_of_dracut_are_read_in_dracuts_order_without_ours_and_afterburns() {
         let root = tempfile::tempdir().unwrap();
         for (path, line) in [
             ("run/initramfs/cmdline.d/a.conf", "ifname=e:52:54:00:00:00:05"),

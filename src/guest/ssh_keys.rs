@@ -215,8 +215,8 @@ impl Home {
         }
     }
 
-    /// Makes the directory `name` in `parent` if it is missing, and opens `path`. Both are the same directory, unless
-    /// the user has just moved the directory.
+    /// Makes the directory `name` in `parent` if it is missing, and opens `path`. `path` is the path of this directory,
+    /// unless the user has just moved the directory.
     fn make(&self, parent: &OwnedFd, name: &str, path: &str) -> io::Result<OwnedFd> {
         let made = match mkdirat(parent, name, Mode::S_IRWXU) {
             Ok(()) => true,

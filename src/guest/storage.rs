@@ -193,7 +193,7 @@ impl Search<'_> {
             self.look(&mut seen, own.as_ref(), false)?;
             let waited = self.system.now().saturating_sub(start);
             if !known {
-                // A drive that KubeVirt did not make for this machine does not identify the platform of this machine.
+                // Only a drive that KubeVirt made for this machine identifies the platform of this machine.
                 let found = self.take(&mut seen, waited, |it| it.has_shape && !it.lacks_own_uuid)?;
                 if found.is_none() {
                     debug!(self.log, "no drive identifies the platform"; "devices" => %names(&seen));
@@ -353,14 +353,13 @@ impl Search<'_> {
         match (mounted, in_process) {
             // If the mounted drive cannot be read, the result of our own reader is used.
             (Err(_), in_process) => in_process,
-            // A damaged document is an error, even if the kernel does not find the document.
+            // Our own reader may find a damaged document that the kernel does not find. Such a document is an error.
             (Ok(None), Ok(Some(drive))) => Ok(Some(drive)),
             (mounted, _) => mounted,
         }
     }
 
-    /// Removes from the list the best of the drives that are good enough, and returns this drive. Several equally good
-    /// drives that disagree are an error.
+    /// Takes the best drive that is good enough out of `seen`. Several equally good drives that disagree are an error.
     fn take(
         &self,
         seen: &mut Seen,
@@ -384,8 +383,8 @@ impl Search<'_> {
             if differ(Which::Network) {
                 return Err(SearchError::Ambiguous { devices, about: "network" });
             }
-            // Without a network all drives agree, and one of them may be the drive of another machine, with the SSH keys of
-            // another owner.
+            // Drives without a network always agree here. One of them may be the drive of another machine, with the SSH
+            // keys of another owner.
             let differ = differ(Which::MetaData);
             if differ && self.uses_metadata {
                 return Err(SearchError::Ambiguous { devices, about: "metadata" });
@@ -452,7 +451,7 @@ impl Search<'_> {
         OwnUuid::of(&uuid?, serial.as_deref())
     }
 
-    /// Returns the path below the root of the search for an absolute path.
+    /// Maps an absolute path to a path below the root.
     fn at(&self, path: &Path) -> PathBuf {
         self.root.join(path.strip_prefix("/").unwrap_or(path))
     }

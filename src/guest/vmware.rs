@@ -44,7 +44,7 @@ pub trait GuestInfo {
     ///
     /// # Errors
     ///
-    /// The reason why the hypervisor does not answer.
+    /// The hypervisor does not answer. The string is the reason.
     fn property(&self, name: &str) -> Result<Option<Vec<u8>>, String>;
 }
 

@@ -54,7 +54,7 @@ pub struct Audit {
 pub struct Missing {
     /// The missing machine.
     pub machine: Machine,
-    /// When an earlier audit first missed the machine. `None` if this audit is the first.
+    /// When an earlier audit first found the machine missing. `None` if this audit is the first.
     pub since: Option<Timestamp>,
     /// Lists that are fetched at this time or later can release the machine.
     pub releasable_from: Timestamp,
@@ -533,7 +533,7 @@ mod tests {
         let mut look = |fetched, now| audit(&mut registry, &cluster(""), &release(fetched), now).unwrap();
         let releasable_from = |audit: &Audit| audit.missing[0].releasable_from;
         assert_eq!(releasable_from(&look(900, at(1_000))), at(301_000));
-        // The same lists release nothing, however late they are read again.
+        // A later audit of lists from the same time releases nothing.
         assert_eq!(released(&look(900, at(10_000_000))), (vec![], &[][..]));
         assert_eq!(released(&look(300_999, at(10_000_001))), (vec![], &[][..]));
         assert_eq!(released(&look(301_000, at(10_000_002))), (vec!["a"], &[][..]));
@@ -765,7 +765,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_is_not_missing_without_a_list_of_claims_and_a_guest_may_use_its_address() {
+    fn without_a_list_of_claims_no_claim_is_missing_and_a_guest_may_use_its_address() {
         let guest = |namespace: &str| {
             format!(
                 r#"{{"kind": "VirtualMachineInstance", "metadata": {{"namespace": "{namespace}", "name": "b", "uid": "i"}},
@@ -807,7 +807,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_of_an_object_whose_labels_name_a_machine_of_another_namespace_is_of_the_object_itself() {
+    fn a_record_belongs_to_its_object_even_if_labels_name_a_machine_of_another_namespace() {
         for (value, lease, reserved_for) in [
             ("10.0.0.7/24", vec!["10.0.0.7 m/b (v)"], vec![]),
             ("10.9.9.9", vec![], vec!["10.9.9.9 m/b"]),

@@ -256,7 +256,8 @@ pub(crate) fn is_successor(earlier: &Machine, later: &Machine) -> bool {
         || are_machines && is_guest_of(earlier, later)
 }
 
-/// The kind of a claim. `None` for all other kinds: a KubevirtMachine and a VirtualMachine of one name have one guest.
+/// The kind of a claim. All other kinds are `None`, and so equal: a KubevirtMachine and a VirtualMachine of one name
+/// have one guest.
 pub(crate) fn successors(kind: HolderKind) -> Option<HolderKind> {
     Some(kind).filter(|kind| kind.is_claim())
 }

@@ -126,8 +126,8 @@ impl Template {
         draft.refuse_addresses();
         let mut facts = TemplateFacts { unread: self.unread_by_afterburn(), ..TemplateFacts::default() };
         name_addresses(&Value::Object(self.0.clone()), &mut facts);
-        // At this point, `facts.gateways` has the gateways of all interfaces. They become other addresses, except the
-        // gateways of this interface, which are added again below.
+        // At this point, `facts.gateways` has the gateways of all interfaces. They are moved to `facts.addresses`, and
+        // the gateways of this interface are added again below.
         facts.addresses.append(&mut facts.gateways);
         if let Some((_, id)) = draft.find_link(interface) {
             for (index, entry) in draft.entries_on(&id) {

@@ -175,7 +175,7 @@ impl Transaction for &mut MemoryLedger {
 }
 
 impl MemoryLedger {
-    /// Returns this ledger for another registry: its next report has the whole state again.
+    /// Returns this ledger for another registry: the next report has the whole state again.
     #[must_use]
     pub fn reopened(self) -> Self {
         Self { has_reported: false, ..self }

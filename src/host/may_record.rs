@@ -77,10 +77,10 @@ pub enum Standing {
     /// standing is the same if no pool offers the address, but an external pool of the network serves the namespace:
     /// another program may have allocated the address.
     Offered,
-    /// The network has a pool that serves the namespace of the claimant, but no pool offers the address, or no longer
-    /// offers it: a pool excludes the address, or no pool has the address. The standing is the same if the pool with
-    /// the address no longer serves the namespace, but machines of the namespace hold addresses of the pool, or the
-    /// pool is in the namespace and serves no machine.
+    /// A pool of the network serves the namespace of the claimant, but no pool offers the address: a pool excludes the
+    /// address, or no pool has it. The standing is the same if the pool with the address does not serve the namespace,
+    /// and one of these conditions is met: machines of the namespace still hold addresses of the pool, or the pool is
+    /// in the namespace and serves no machine.
     Excluded,
     /// The network reserves the address: it is a gateway, a name server, an end of a subnet, an address in a template,
     /// or it is kept for another machine.
@@ -92,7 +92,7 @@ pub enum Standing {
     Foreign,
     /// Another claimant holds the address, has a record or a report of it, or migrated with it to another cluster. The
     /// standing is the same if a claimant of another name or kind held the address last, and its reuse delay is not over.
-    /// The IPAddress of a claim that has moved to another cluster and back is of no other claimant.
+    /// The IPAddress of a claim that has moved to another cluster and back does not belong to another claimant.
     HeldByOther,
 }
 
@@ -224,7 +224,7 @@ impl Standing {
 // === impl State ===
 
 impl State {
-    /// The count that includes an address with this state in outputs.
+    /// The count in outputs that includes an address with this state.
     #[must_use]
     pub fn count(self) -> Count {
         match self {

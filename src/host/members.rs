@@ -55,7 +55,7 @@ impl<'a> Members<'a> {
         strings.into_iter().map_while(|string| string).collect()
     }
 
-    /// Reads a member that must be a string, and must be neither absent nor empty.
+    /// Reads a required member: a string that is not empty.
     pub(crate) fn required_text(
         &mut self,
         name: &'static str,

@@ -184,7 +184,7 @@ impl Pool {
         Ok(settings)
     }
 
-    /// The prefix length of the subnet that has an address, or whose network contains the address. If the pool has only
+    /// The prefix length of the subnet whose addresses, or else whose network, contain `address`. If the pool has only
     /// one subnet of the family, this subnet counts for every address. `None`: there is no such subnet.
     #[must_use]
     pub fn prefix_of(&self, address: IpAddr) -> Option<u8> {
@@ -267,7 +267,7 @@ impl Pool {
             || (!self.name.contains('/') && self.machines.are_of_clusters())
     }
 
-    /// Whether the pool can serve an object: a claim by the namespace of the claim, a machine by the namespace of its
+    /// Whether the pool can serve an object. The namespace of a claim decides, or for a machine the namespace of its
     /// VirtualMachine.
     #[must_use]
     #[doc(hidden)]
@@ -282,7 +282,7 @@ impl Pool {
         Namespaces::only([namespace]).covers(&self.machines)
     }
 
-    /// Whether the pool serves no namespace that `before` did not serve.
+    /// Whether `before` served every namespace that this pool serves.
     pub(crate) fn serves_only_what(&self, before: &Self) -> bool {
         before.machines.covers(&self.machines) && before.claims.covers(&self.claims)
     }
@@ -323,7 +323,7 @@ impl Pool {
         of_name.or_else(|| self.pre_allocations.get(&format!("{namespace}/{name}"))).map_or(&[], Vec::as_slice)
     }
 
-    /// Whether the pool can allocate an address to every machine. `false` for a reserved or pre-allocated address.
+    /// Whether any machine can get this address. `false` for a reserved or pre-allocated address.
     #[must_use]
     pub fn offers(&self, address: IpAddr) -> bool {
         self.space(Family::of(address)).is_some_and(|space| space.offers(address))
@@ -461,7 +461,7 @@ pub(super) mod tests {
             )
         );
         // Addresses that are no longer in a subnet. The first address is in the network of a subnet. The second address
-        // has a shorter prefix length, whose network contains that of a subnet. The third address is in no network of
+        // has a shorter prefix length, so its network contains that of a subnet. The third address is in no network of
         // the pool.
         assert_eq!(written(&["10.1.0.9/24"]), members(r#""10.1.0.1""#, r#""10.1.0.53""#, r#""9000""#, ""));
         assert_eq!(written(&["10.1.1.9/23"]), members(r#""10.1.0.1""#, r#""10.1.0.53""#, r#""9000""#, ""));

@@ -254,8 +254,8 @@ impl<L: Ledger> Registry<L> {
         })
     }
 
-    /// Releases the machines that are still missing, each since the given time, and serves no waiting machine. Returns
-    /// the released allocations, and the machines that are not released, because they have claimed addresses since the
+    /// Releases each of these machines that is still missing since the given time. Serves no waiting machine. Returns
+    /// the released allocations, and the machines that are not released because they have claimed addresses since the
     /// caller read the state.
     ///
     /// # Errors
@@ -332,9 +332,9 @@ impl<L: Ledger> Registry<L> {
 
     /// Records that the guest of a machine migrated to another cluster, where it keeps the addresses of the machine.
     /// For at least 30 days after their release, no machine gets these addresses, not even a machine of the same name.
-    /// Returns the addresses for which the migration is not recorded, because the ledger refuses to change the lease,
-    /// or because of a limit: in a pool that serves other namespaces, too, one namespace keeps at most a quarter of the
-    /// addresses, or 64 addresses if the pool is external.
+    /// Returns the addresses for which the migration is not recorded: the ledger refuses to change the lease, or the
+    /// namespace has reached its limit. In a pool that also serves other namespaces, a namespace keeps at most a
+    /// quarter of the addresses, or 64 addresses if the pool is external.
     ///
     /// # Errors
     ///

@@ -115,11 +115,11 @@ struct Render<'c, 'f> {
     defaults: DefaultRoutes,
     /// Arguments of the first NIC that is identified by a pattern and needs arguments.
     of_any: Option<Vec<Karg>>,
-    /// Whether the NICs that are identified by a pattern do not all need the same arguments.
+    /// Whether the NICs that are identified by a pattern need different arguments.
     any_differ: bool,
 }
 
-/// Method to write with each address of a link, and the method to write without an address.
+/// Methods of the arguments of a link: for the addresses of each family, and for the argument without an address.
 ///
 /// The methods of a NIC are chosen together, because NetworkManager combines the arguments of a NIC:
 ///
@@ -420,7 +420,7 @@ impl Render<'_, '_> {
                     let path = &link.name_path;
                     self.diagnostics.push(Diagnostic::warning(path, "name that cannot be set", requested, &expected));
                 }
-                // This case is a debug message, because nothing else needs the name.
+                // Only a debug message: no other argument needs the name.
                 Device::MacAddress(_) | Device::Any => {
                     let because = "kernel arguments name a NIC only where another argument needs the name";
                     let ignored = Diagnostic::ignored(&link.name_path, requested, because);
@@ -474,7 +474,7 @@ impl Render<'_, '_> {
             Diagnostic::error(&link.path, problem, &patterns, expected)
         } else {
             let is_static = !link.ipv4.addresses.is_empty() || !link.ipv6.addresses.is_empty();
-            // nm-initrd-generator makes a profile for several NICs only without static addresses.
+            // With static addresses, nm-initrd-generator makes a profile for one NIC only.
             let expected = if is_static && self.program == Program::NetworkManager {
                 "a MAC address or a name: the arguments apply to one NIC, which NetworkManager chooses"
             } else {

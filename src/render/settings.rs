@@ -31,8 +31,8 @@ pub(super) fn mtu(config: &NetworkConfig, index: LinkIndex, diagnostics: &mut Di
     None
 }
 
-/// Priority of the last rule without a priority in the document. The kernel also puts such a rule directly before the
-/// rule of the main table.
+/// Priority of the last of the rules that have no priority in the document: directly before the rule of the main table,
+/// as in the kernel.
 const LAST_PRIORITY: u32 = 32_765;
 
 /// Number of the main table.

@@ -75,7 +75,7 @@ pub(crate) enum Bus {
     SataCdrom,
     VirtioScsi,
     Usb,
-    /// A virtio-blk device that is plugged in this long after the first search of the unit.
+    /// A virtio-blk device that is plugged in after the first search of the unit, and the time between the two.
     VirtioBlkLate(Duration),
 }
 

@@ -706,7 +706,7 @@ fn networkd_makes_the_bonds_and_vlans_of_the_network() {
     };
     let mut networks: Vec<(String, NetworkConfig)> = kinds.into_iter().flat_map(of_kind).collect();
     let mut differences = Vec::new();
-    // A bond may wait up to 600 ms before it accepts a member. The second attempt has a longer time, because on a busy
+    // A bond may wait up to 600 ms before it accepts a member. The second attempt waits longer, because on a busy
     // host networkd may log nothing while it gets no CPU time.
     for quiet in [600, 999] {
         let directory = tempfile::tempdir().unwrap();

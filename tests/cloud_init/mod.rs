@@ -66,7 +66,7 @@ fn disagreement(cloud_init: &mut CloudInit, document: &Document, met: &mut Met) 
     };
     let ours = comparable(meaning::of(&reading), is_openstack);
     let (read, understood) = cloud_init.ask(is_openstack, Question::Text(&document.text));
-    // cloud-init must have read the same values, to which the rows apply.
+    // The rows apply only if cloud-init has read the values of the document.
     let is_row = |row: &Row| matches!(row.undo, Undo::Text(is_met) if is_met(&document.text));
     if read != document.tree && !rows::all(is_openstack).iter().any(is_row) {
         return Some(report(document, &document.tree, &read, &[]));

@@ -105,7 +105,7 @@ pub(crate) fn fixtures() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/host"))
 }
 
-/// Moves the times since which machines are missing into the past, by this many minutes.
+/// Sets the time since which each missing machine is missing this many minutes earlier.
 fn pass(ledger: &Path, minutes: u64) {
     let mut ledger = SqliteLedger::open(ledger).unwrap();
     let mut transaction = ledger.begin().unwrap();

@@ -100,7 +100,7 @@ fn damages(text: &str, is_json: bool) -> Vec<(String, String)> {
 }
 
 #[test]
-fn no_damaged_document_means_another_network_without_a_diagnostic() {
+fn every_damaged_document_that_means_another_network_has_a_diagnostic() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures");
     let mut paths = Vec::new();
     documents(&root.join("guest"), &mut paths);

@@ -25,7 +25,7 @@ const KNOWN_BY: &str = "also an ethernet_mac_address or a name, or an id that is
 const READABLE: &str = "a JSON or YAML document";
 /// The expectation in a diagnostic of a document that begins with a brace or a bracket.
 const JSON: &str = "JSON, since the document begins with a brace or a bracket";
-/// The expectation in a diagnostic of a document of no known format.
+/// The expectation in a diagnostic of a document whose format is unknown.
 const FORMATS: &str = "links, networks and services, or the version of a network-config";
 
 /// Returns the result of a document and all of its diagnostics.

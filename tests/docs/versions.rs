@@ -20,7 +20,7 @@ const PACKAGES: [(&str, &str); 4] = [
     ("Ignition", "ignition"),
 ];
 
-/// Programs that stand-ins replace in the controller's tests, each with the file of its stand-in and the names there.
+/// Programs that stand-ins replace in the controller's tests, each with the stand-in's file and strings of this file.
 const STAND_INS: [(&str, &str, &[&str]); 6] = [
     ("KubeVirt", "hosted/definitions.rs", &["\"kubevirt.io\", \"v1\""]),
     (

@@ -123,7 +123,7 @@ fn with_an_earlier_run(machine: FakeMachine) -> FakeMachine {
     names.into_iter().fold(machine, |machine, name| machine.with(&format!("run/systemd/network/{name}"), "old"))
 }
 
-/// Returns the network files of a machine, without files whose name no program reads.
+/// Returns the network files of a machine with a suffix that some program reads.
 fn left(machine: &FakeMachine) -> Left {
     left_in(&machine.path(""))
 }
@@ -205,7 +205,7 @@ fn a_run_that_is_killed_at_any_call_leaves_the_old_or_the_new_arguments() {
 
 #[test]
 fn a_run_that_is_killed_at_any_call_leaves_no_mixture_of_two_networks() {
-    // There are calls after which no arguments exist: the old arguments are removed together with the old files.
+    // After some calls no arguments exist: the old arguments are removed together with the old files.
     assert_ne!(end_at_every_call(&Case::files(&drive(BOND))).len(), 0);
 }
 

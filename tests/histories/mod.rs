@@ -76,7 +76,7 @@ fn run(start: u64, ops: &[Op], directory: Option<&Path>) -> Result<(), (usize, S
     Ok(())
 }
 
-/// Removes operations without which the history still breaks a rule. Returns the rule that the shorter history breaks.
+/// Removes operations as long as the history still breaks a rule. Returns the rule that the shorter history breaks.
 fn shorten(start: u64, ops: &mut Vec<Op>, directory: Option<&Path>) -> Option<String> {
     let mut last = None;
     let mut size = ops.len() / 2;

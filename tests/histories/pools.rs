@@ -187,8 +187,8 @@ impl Spec {
         self.addresses(family(address)).any(|it| it == address)
     }
 
-    /// Whether an address is the first address of a subnet, or the last address of an IPv4 subnet, and the pool does
-    /// not allocate such addresses.
+    /// Whether the pool does not allocate an address because it is the first address of a subnet, or the last address
+    /// of an IPv4 subnet.
     fn reserves_end(&self, address: IpAddr) -> bool {
         let (number, bits) = match address {
             IpAddr::V4(address) => (u128::from(u32::from(address)), 32),

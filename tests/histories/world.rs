@@ -616,8 +616,8 @@ impl World {
     fn resize(&mut self, specs: Vec<Spec>, renames: &[Rename], rng: &mut Random) -> Outcome {
         let specs: Vec<Spec> = specs.into_iter().filter(|spec| spec.valid().is_some()).collect();
         let (at, now) = (rng.below(2), self.now());
-        // A resize serves waiting machines before the new addresses are open. The rules do not know closed addresses, so
-        // no machine may wait for an open address here.
+        // A resize serves waiting machines before the new addresses are open. The rules do not know closed addresses.
+        // So the test first serves every machine that waits for an open address.
         let served = self.processes[at].serve(time(now));
         self.done(&served)?;
         self.check(at, &Allowed::default(), true)?;
@@ -736,7 +736,7 @@ impl World {
         let (at, now) = (rng.below(2), self.now());
         let (lists, _, which) = self.lists(rng);
         let inventory = inventory(&lists);
-        // All addresses are open. Without serving, the check sees the state that the adoption alone leaves.
+        // No machine is served, so the check sees the result of the adoption alone. All addresses are open.
         let answer = self.processes[at].adopt_inventory(&inventory, time(now));
         self.log.push(format!("rebuild from {which} lists"));
         self.done(&answer)?;
@@ -789,7 +789,7 @@ impl World {
         for machine in &known {
             let namesakes = self.cluster.nodes.iter().enumerate().filter(|(_, node)| node.is_namesake(machine));
             let may_be_there = namesakes.into_iter().any(|(at, _)| lists.seen.get(at) == Some(&true));
-            // Another guest that uses an address of the machine may be the guest of this machine.
+            // A node of another name that uses an address of the machine may be its guest.
             let is_used = self.seen.leases.iter().any(|(place, held)| {
                 let uses = |node: &Node| {
                     !node.is_namesake(machine)
@@ -1205,7 +1205,7 @@ impl World {
         printed.names_network || !is_elsewhere && self.pools.values().any(has)
     }
 
-    /// Checks that a record is a lease, or that a report mentions it.
+    /// Checks that a record is a lease, or that the adoption, the lists or the audit report its address.
     fn check_reported(
         &self,
         printed: &Printed,

@@ -330,9 +330,9 @@ impl Model {
         })
     }
 
-    /// Whether a machine of the same namespace holds an address of the pool that no pool of the namespace has. Either
-    /// the pool served the namespace before, or a pool of the namespace had the address before. Other machines of the
-    /// namespace may then also run with addresses of the pool.
+    /// Whether a machine of the same namespace holds an address of the pool, and no pool of the namespace has this
+    /// address. Either the pool served the namespace before, or a pool of the namespace had the address before. Other
+    /// machines of the namespace may then also run with addresses of the pool.
     fn has_left(&self, pool: usize, machine: &Machine) -> bool {
         let has = |at: usize, address: IpAddr| self.of(at, Family::of(address)).unwrap_or_default().contains(&address);
         let is_of_pool = |address: IpAddr| {
@@ -602,7 +602,8 @@ impl Model {
                 }
                 continue;
             };
-            // A lease stays in a pool of the request, unless only another pool of the request has the address.
+            // If the request names the pool of the lease, the lease stays, unless only another pool of the request has
+            // the address.
             let has = |at: &&usize| self.of(**at, family).unwrap().contains(&held);
             let known = group.iter().find(|at| POOLS[**at] == pool);
             if let Some(at) = known.filter(|at| has(at) || !group.iter().any(|at| has(&at))) {

@@ -235,7 +235,7 @@ fn a_killed_process_neither_loses_nor_duplicates_a_committed_claim() {
         child.wait().unwrap();
 
         let mut uncertain = BTreeSet::new();
-        // The process may have been killed within its last line.
+        // The process may have been killed in the middle of a line.
         for line in printed.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')) {
             let words: Vec<&str> = line.split(' ').collect();
             match words[..] {

@@ -43,7 +43,7 @@ pub(crate) fn meaning(config: &NetworkConfig) -> Option<Meaning> {
     let mut profiles = Profiles::default();
     for at in indices().filter(|at| is_made(config, *at)) {
         let is_needed = config.controller_of(at).is_some() || config.carries_vlans(at);
-        // Arguments keep the NICs of a pattern without addresses only if no link has settings. One argument then
+        // Arguments can express a pattern of NICs without addresses only if no link has settings: one argument then
         // applies to every NIC.
         let is_stated = config.link(at).without_addresses && (asking == 0 || !is_pattern(at));
         if is_needed || is_stated || asks(config.link(at)) {

@@ -142,7 +142,7 @@ fn machine(random: &mut Random) -> MachineNetwork {
     let mut networks = Vec::new();
     while networks.is_empty() {
         for (index, link) in upper.iter().enumerate() {
-            // VLANs have networks more often than the links below them.
+            // VLANs have networks more often than other links.
             if random.chance(if index < addressable { 3 } else { 4 }, 5) {
                 networks.extend(networks_of(link, index, random));
             }
@@ -477,7 +477,7 @@ fn agree_on_the_default_routes(machine: &mut MachineNetwork, random: &mut Random
         let (Some(by_network), Some(by_link)) = (by_network, by_link) else { continue };
         let preferred = (by_network.network, by_network.route);
         let metric = by_network.metric;
-        // If a NIC has two links, its position among the links gives a third meaning of "first".
+        // If a NIC has two links, the order of the NICs can differ from both orders.
         if preferred == (by_link.network, by_link.route) && machine.aliases.is_empty() {
             continue;
         }

@@ -143,12 +143,12 @@ impl Crate {
         let mut used = BTreeSet::new();
         let of_child = |path: &[String]| path.first().is_some_and(|first| self.modules.contains_key(&child(at, first)));
         for (name, path) in &module.names {
-            // A module that only passes on items of its submodules does not use these items.
+            // A module that only re-exports items of its submodules does not use these items.
             if module.passed_on.contains(name) && of_child(path) {
                 continue;
             }
-            // An import of a module uses no item of the module. Paths in the code that begin with the name of the
-            // module are considered below.
+            // An import of a module uses no item of the module. The loop below finds the paths in the code that begin
+            // with the name of the module.
             used.extend(self.find(at, path, 0).filter(|(_, is_item)| *is_item).map(|(file, _)| file));
         }
         used.extend(module.globs.iter().filter_map(|path| Some(self.find(at, path, 0)?.0)));

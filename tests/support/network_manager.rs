@@ -18,7 +18,7 @@ const IGNORED: [&str; 16] = [
     "connection.autoconnect-retries",
     "connection.id",
     "connection.multi-connect",
-    // Timeouts, which a person sets by `rd.net.timeout.*`, or NetworkManager sets if one of two families is enough.
+    // Timeouts. A person sets them by `rd.net.timeout.*`, or NetworkManager sets them if one family is enough.
     "connection.wait-device-timeout",
     "connection.wait-activation-delay",
     "ipv4.dhcp-timeout",
@@ -40,7 +40,7 @@ struct Connection {
     values: BTreeMap<String, String>,
 }
 
-/// The names to which a connection can refer: those of NICs from `ifname=`, and those of other connections.
+/// The names to which a connection can refer: names of NICs from `ifname=`, and names of other connections.
 struct Names<'a> {
     /// MAC addresses of NICs, by the name from `ifname=`.
     nics: BTreeMap<&'a str, String>,

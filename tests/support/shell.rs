@@ -1,5 +1,5 @@
-//! Runs shell commands, with an output in the form of the sessions and of the pages in `docs`, and tools that build
-//! images.
+//! Runs tools that build images, and shell commands. The output of a command has the form of the sessions and of the
+//! pages in `docs`.
 
 use std::io::ErrorKind;
 use std::path::Path;

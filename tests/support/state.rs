@@ -460,8 +460,7 @@ impl Device {
         if link.ipv4.dhcp {
             device.asks.insert("dhcp4");
         }
-        // A link without IPv6 addresses other than its link-local address keeps networkd's default, which requests
-        // router advertisements.
+        // A link whose only IPv6 address is link-local keeps networkd's default, which requests router advertisements.
         let is_default = device.link_local && ipv6.addresses.is_empty();
         if ipv6.accept_ra.unwrap_or(ipv6.dynamic.is_some() || is_default) {
             device.asks.insert("ra");

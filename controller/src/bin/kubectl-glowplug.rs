@@ -26,7 +26,7 @@ use serde::Serialize;
 /// Name and version of the program, as each request to the API server names them.
 const PROGRAM: &str = concat!("kubectl-glowplug/", env!("CARGO_PKG_VERSION"));
 
-/// The machines of `adopt`, as clap names this argument in an error.
+/// Name of the argument with the machines of `adopt`, as in an error of clap.
 const MACHINES: &str = "[NAMESPACE/NAME]...";
 
 /// Explain the pools and machines of glowplug-controller
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn an_option_of_kubectl_and_a_file_in_the_place_of_a_machine_have_a_tip() {
+    fn an_option_of_kubectl_or_a_file_instead_of_a_machine_causes_a_tip() {
         let name = "expected NAMESPACE/NAME";
         for (words, tip) in [
             (&["status", "-n", "t1"][..], Some("every namespace is read")),

@@ -53,8 +53,8 @@ pub(crate) struct View {
     /// without a claim. A consistent read has proved that each of these claims is gone, and that each of these
     /// IPAddresses is gone or has its claim.
     pub(crate) former: BTreeSet<String>,
-    /// UIDs of claims of this name that `clusterctl move` has moved to another cluster, and in whose leases this pass
-    /// has not recorded the move. The machines keep the addresses there.
+    /// UIDs of claims of this name that `clusterctl move` has moved to another cluster, where their machines keep the
+    /// addresses. This pass has not yet recorded the move in the leases.
     pub(crate) moved: BTreeSet<String>,
     pub(crate) cluster: Cluster,
     /// Whether the watch filter of this controller selects the claim.

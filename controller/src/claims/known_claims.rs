@@ -12,8 +12,8 @@ use crate::cluster::watch::Change;
 use crate::kinds::cluster_api::{IpAddress, IpAddressClaim, PoolRef, Version, WATCH_FILTER_LABEL, is_paused};
 use crate::pools::facts::Facts;
 
-/// Time after the end of a claim during which a request of an earlier leader may still create the IPAddress of the
-/// claim. The client of that leader stops waiting earlier.
+/// Time after the end of a claim in which a late request of an earlier leader may still create the IPAddress of the
+/// claim. The earlier leader stops waiting for the response before this time is over.
 const LATEST: Duration = Duration::from_secs(300);
 
 /// Index of the known claims, IPAddresses, Clusters and pools.
@@ -23,10 +23,10 @@ pub(crate) struct KnownClaims {
     /// Value of the label that selects claims. Empty: claims need no label.
     watch_filter: String,
     /// Claims and IPAddresses. A name has objects here only if it has a claim or an IPAddress on our pools, or a claim
-    /// whose reference names one of our pools with a mistake.
+    /// with a mistake in its reference to one of our pools.
     claims: Newest<Key, IpAddressClaim>,
     addresses: Newest<Key, IpAddress>,
-    /// UIDs of the claims of each name that may be gone and may hold an address.
+    /// For each name, the UIDs of claims that may be gone and may still hold an address.
     former: BTreeMap<Key, BTreeSet<String>>,
     /// UIDs of claims that `clusterctl move` has moved to another cluster. The claim may be gone, and its leases may
     /// lack the move.
@@ -311,8 +311,8 @@ impl KnownClaims {
         let own = alone.and_then(|address| address.metadata.uid.as_deref());
         let reserved = self.reserved.get(key).into_iter().flatten().map(String::as_str);
         let former = self.former.get(key).into_iter().flatten().map(String::as_str).chain(owner).chain(reserved);
-        // After a start, the former holders also contain the reservation of an IPAddress without a claim. This
-        // IPAddress still exists, so the filter leaves out its UID.
+        // After a start, the former holders include each IPAddress without a claim that has a reservation. If this
+        // IPAddress still exists, the filter leaves out its UID.
         let former = former.filter(|former| Some(*former) != uid && Some(*former) != own);
         let former: BTreeSet<String> = former.map(str::to_owned).collect();
         let all = former.iter().map(String::as_str).chain(uid);
@@ -430,9 +430,9 @@ impl KnownClaims {
         has_object || self.former.contains_key(key) || self.reserved.contains_key(key)
     }
 
-    /// Notes that a claim no longer exists. The controller ends no claim of a paused Cluster. So another program has
-    /// removed the claim by force, and may be `clusterctl move`: the annotation of the move may reach this leader after
-    /// a read that finds no claim, or never if a watch begins again with a list.
+    /// Notes that a claim no longer exists. A claim of a paused Cluster counts as moved: the controller ends no such
+    /// claim, so another program has removed it by force, such as `clusterctl move`. The annotation of the move may
+    /// reach this leader after a read that finds no claim, or never if a watch begins again with a list.
     fn note_gone(&mut self, claim: &IpAddressClaim) {
         let (key, uid) = (claim.key(), claim.uid().to_owned());
         if !claim.is_deleted() && self.cluster_of(claim, &key.namespace) == Cluster::Paused {
@@ -610,7 +610,7 @@ mod tests {
             (false, None, false),
             (false, Some(moved()), true),
             (true, Some(moved()), true),
-            // A read finds no claim before the watch reports the annotation.
+            // The claim is gone before the watch has reported its annotation.
             (true, None, true),
             (true, Some(deleted()), false),
         ] {

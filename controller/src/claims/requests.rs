@@ -144,8 +144,8 @@ impl Provider {
         Ok(Problem::Mismatch(fits_no_pool(record, network, outside), Vec::new()))
     }
 
-    /// Releases the addresses of a claimant other than `addresses`, if `addresses` has an address of the same family. A
-    /// claimant has such addresses if two leaders have allocated addresses to it.
+    /// Keeps `addresses` of a claimant, and releases its other addresses of the same families. A claimant has other
+    /// addresses if two leaders have allocated addresses to it.
     pub(super) async fn keep(
         &self,
         claim: &Key,
@@ -221,7 +221,7 @@ pub(super) fn json_patch(patch: Value) -> Result<Patch<()>, request::Error> {
 /// that no pool of the network has, if there is one.
 fn fits_no_pool(record: &Record, network: &str, outside: Option<IpAddr>) -> String {
     let Some(address) = outside else { return format!("{} fits no pool", record.source) };
-    // The record has only some of the addresses in the status, so the place of the address is not known.
+    // The record has only some of the addresses in the status, so the path of the address is not known.
     let at = if record.kind == Source::IpamClaim { "status.ips" } else { &record.source };
     let expected = record.node_pool.as_ref().map(|pool| format!(", expected an address of pool {pool}"));
     format!("{at}: {address} is in no pool of network {network}{}", expected.unwrap_or_default())

@@ -163,8 +163,8 @@ fn is_safe_at_any_time(request: &http::Request<Body>) -> bool {
 
 /// Whether the API server serves a kind in the version of `resource`, according to its list of groups and versions.
 ///
-/// An answer with the code 404 is no proof that a kind is not served: it may come from a proxy in front of the API
-/// server, or from an API server that still starts.
+/// An answer with the code 404 does not prove that a kind is not served: the answer may come from a proxy in front of
+/// the API server, or from an API server that is still starting.
 ///
 /// # Errors
 ///
@@ -275,7 +275,7 @@ mod tests {
         assert_eq!(leader.default_namespace(), "glowplug-system");
         let post = async || send(&leader, Method::POST).await;
         assert_eq!(post().await, None);
-        // The term ends by the clock, before any task reports its end.
+        // The clock ends the term before any task reports the end.
         tokio::time::advance(second).await;
         for method in [Method::POST, Method::PUT, Method::PATCH] {
             assert_eq!(send(&leader, method).await.as_deref(), ENDED);
@@ -379,7 +379,7 @@ mod tests {
         assert_eq!((client.default_namespace(), &*send(&client, Method::GET).await.unwrap()), ("shop", error));
     }
 
-    /// The list of groups, and the list of the kinds of a version, with one kind.
+    /// The list of groups, and the list of the kinds of a version. Each list has one item.
     const GROUPS: (&str, u16, &str) = (
         "/apis",
         200,

@@ -190,7 +190,7 @@ pub(crate) fn stalled<'m>(
     }
 }
 
-/// Returns the longest beginning of a text that has at most this number of bytes.
+/// Cuts a text between characters, to at most this number of bytes.
 fn truncate(text: &str, bytes: usize) -> &str {
     let end = (0..=bytes.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
     &text[..end.unwrap_or_default()]

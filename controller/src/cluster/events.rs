@@ -133,7 +133,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_caller_learns_that_too_many_events_wait() {
-        // The task that publishes does not run before this test waits.
+        // This test never waits, so the task that publishes does not run.
         let service = tower::service_fn(async |_: http::Request<kube::client::Body>| {
             Ok::<_, tower::BoxError>(http::Response::new(kube::client::Body::empty()))
         });

@@ -125,7 +125,7 @@ impl<K: Clone + Ord, T> Newest<K, T> {
         }
     }
 
-    /// If no watch has reported an object yet, updates its version in `unseen`.
+    /// Updates the version of an object that no watch has reported yet.
     fn move_unseen(&mut self, key: &K, version: u64) {
         if self.see(key) {
             self.unseen.insert((version, key.clone()));
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_that_the_watch_has_passed_without_a_report_is_gone() {
+    fn an_object_is_gone_if_the_watch_passes_its_version_without_a_report() {
         let mut newest = Newest::default();
         let answer = |newest: &mut Newest<&'static str, u64>, key, version| {
             newest.apply(key, version, version);

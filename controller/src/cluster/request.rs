@@ -77,7 +77,7 @@ where
     }
 }
 
-/// Returns when the API server serves kinds that differ from `kinds`. The other parameters are as for [`discover`].
+/// Waits until the API server serves other kinds than `kinds`. The other parameters are as for [`discover`].
 pub(crate) async fn until_other<K, F>(what: &'static str, question: &impl Fn() -> F, kinds: &K)
 where
     K: PartialEq,
@@ -185,7 +185,7 @@ pub(crate) fn list(values: impl IntoIterator<Item = impl ToString>) -> String {
 // === impl Error ===
 
 impl Error {
-    /// Returns the definite answer that the request has changed nothing, like [`refusal`].
+    /// Returns the answer of the API server if it proves that the request has changed nothing, as [`refusal`] does.
     pub(crate) fn refusal(&self) -> Option<Refusal<'_>> {
         match self {
             Self::Request(error) => refusal(error),

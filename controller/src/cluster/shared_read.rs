@@ -41,7 +41,7 @@ impl<T: Send + Sync + 'static> SharedRead<T> {
                 let (running, next, read) = (Arc::clone(&self.running), Arc::clone(&self.next), read());
                 let pending = async move {
                     let _running = running.lock().await;
-                    // The read begins, so a later caller needs another one.
+                    // This read begins, so later callers need a new read.
                     next.lock().unwrap_or_else(PoisonError::into_inner).take();
                     read.await.map(Arc::new).map_err(Arc::new)
                 };

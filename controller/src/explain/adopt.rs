@@ -55,7 +55,7 @@ use crate::pools::selection::{KnownPool, MachinePool, Problem, Selected};
 
 /// What a user writes to name a pool of the cluster.
 pub const POOL_NAME: &str = "NAMESPACE/NAME of a StaticIPPool, or NAME of a GlobalStaticIPPool";
-/// Maximum number of machines that one of the next steps names.
+/// Maximum number of machines in one line of `NEXT`.
 const NAMED: usize = 5;
 
 /// The answer of `kubectl glowplug adopt`.
@@ -176,8 +176,7 @@ async fn records(reader: &Reader, place: &Place, only: &[Key], reviewed: Option<
     }
     for write in &mut answer.writes {
         write.send(reader).await;
-        // Without a definite answer to this write, the API server may be unavailable. The remaining changes are not
-        // sent.
+        // This write got no definite answer. The API server may be unavailable, so the remaining changes are not sent.
         if write.outcome == Outcome::Unknown {
             break;
         }
@@ -353,8 +352,8 @@ impl Target {
         Ok(Self { pool, is_stored: false })
     }
 
-    /// Returns the change of the pool that keeps these addresses for their machines. `None`: there is no address to
-    /// keep.
+    /// Returns the change that adds these addresses, with the names of their machines, to `preAllocations` of the pool.
+    /// `None`: there is no address to keep.
     fn keep(&self, lists: &Lists, kept: &[Kept<'_>]) -> Option<Write> {
         let KnownPool { metadata, checked, .. } = &*self.pool;
         // A name without its namespace would keep the address for every machine of this name, in any namespace.
@@ -367,7 +366,7 @@ impl Target {
 // === impl Answer ===
 
 impl Answer {
-    /// Whether no machine needs a decision, and no change was refused, failed or has an unknown result.
+    /// Whether no machine needs a decision, `refused` is `None`, and no change failed or has an unknown result.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         let is_open = |write: &Write| matches!(write.outcome, Outcome::Failed | Outcome::Unknown);
@@ -998,7 +997,7 @@ mod tests {
         let open: Vec<&str> =
             answer.machines.iter().filter(|row| row.needs_decision).map(|row| &*row.machine).collect();
         assert_eq!((open, answer.is_clean()), (vec!["shop/alone", "shop/outside", "shop/silent"], false));
-        // With another pool on the network that has the address, the address of the guest is known.
+        // If another pool of the network has the address of the guest, the address is known.
         let mut lists = Lists::default();
         add_vm(&mut lists, "shop/outside", Some(&["10.0.1.8"]), json!({}));
         let mut other = shop();

@@ -157,8 +157,8 @@ fn answer(mut lists: Lists, now: Timestamp) -> anyhow::Result<Answer> {
 
 /// Returns the addresses with two users. The condition `DuplicateRecords` has the same rule.
 fn of_conflicts(leader: &Allocator) -> impl Iterator<Item = Finding> {
-    // The holder of an unreadable lease is made up. Such a lease is a finding of its own, and not a user of the
-    // address.
+    // An unreadable lease has a placeholder as its holder. The audit reports such a lease separately, not as a user of
+    // the address.
     let exists = |claimant: &Claimant| claimant.machine.may_exist();
     let conflicted = leader.conflicted().into_iter().filter(move |it| it.holder.as_ref().is_none_or(exists));
     conflicted.flat_map(|Conflicted { network, address, holder, others }| {
@@ -288,7 +288,7 @@ fn left_alone(lists: &Lists, facts: &Facts<'_>) -> Vec<Finding> {
             let has_no_lease = |row: &machines::Row| {
                 matches!(row.result, machines::Word::LeftAlone | machines::Word::Reserved) && row.needs_decision
             };
-            // A machine is a finding only if every pool has such a result: an overflow pool may have its address.
+            // A machine with a lease in any of its pools is no finding: the lease may be in an overflow pool.
             if rows.iter().all(has_no_lease)
                 && let Some(row) = rows.into_iter().next()
             {

@@ -255,7 +255,7 @@ impl Recorded {
         adoption.mismatches.extend(registry.set_aside(self.alone.iter().cloned(), now)?);
         registry.change_reports(&self.reports, &[], now)?;
         adoption.mismatches.extend(registry.adopt_inventory(&self.last, now)?.adoption.mismatches);
-        // The Secrets come last: a leader reads a Secret only if no lease names it after the other adoptions. Their
+        // The Secrets come last: a leader reads a Secret only if none of the leases from the other adoptions names it. Their
         // addresses can become leases, and those of users cannot.
         adoption.mismatches.extend(registry.adopt(self.secrets.iter().cloned(), now)?.mismatches);
         let leader = (registry.state()?, lists.scope.as_deref().unwrap_or_default());

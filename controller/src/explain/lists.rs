@@ -115,7 +115,8 @@ impl Lists {
         let guests = reader.each(&instances(), None, all(), |it| lists.add_instance(it)).await?;
         lists.has_machines = [machines, vms, guests] == [Listed::Whole; 3];
         if reader.has_no_answer() {
-            // `check` fails below. The other kinds are read first, so that its message names every missing right.
+            // The call of `check` below fails. The other kinds are read first, so that the message of `check` names
+            // every missing right.
             lists.read_neighbours(reader).await?;
             lists.read_claims(reader).await?;
         }
@@ -273,7 +274,7 @@ impl Lists {
     }
 
     fn claims(&mut self) -> &mut KnownClaims {
-        // The version matters only for a status, and no decision about a status is made.
+        // The version matters only for decisions about a status. This program makes no such decision.
         self.claims.get_or_insert_with(|| KnownClaims::new(Version::V1Beta2, ""))
     }
 

@@ -253,7 +253,7 @@ impl<'a> Facts<'a> {
         match (reported.is_empty(), several) {
             (true, _) => {
                 let elsewhere = elsewhere(of.pool, guest);
-                // Without an address of a pool, only a person can find out which address the guest uses: KubeVirt may
+                // If the guest reports no address of a pool, a person must find out which address it uses: KubeVirt may
                 // hide an address, see `Reported`.
                 let has = |pool: &Pool, at: &IpAddr| pool.network() == of.pool.network() && pool.contains(*at);
                 let has_pool = |address: &IpAddr| self.leader.pools().any(|pool| has(pool, address));
@@ -443,7 +443,7 @@ fn is_of_link(address: &IpAddr) -> bool {
     }
 }
 
-/// Whether, for one of the known addresses, the guest reports addresses of the same family, but not this address.
+/// Whether the guest reports addresses of the family of a known address, but not the known address itself.
 fn differs(known: &[IpAddr], reported: &[IpAddr]) -> bool {
     let has_family = |all: &[IpAddr], family| all.iter().any(|it| Family::of(*it) == family);
     known.iter().any(|address| has_family(reported, Family::of(*address)) && !reported.contains(address))

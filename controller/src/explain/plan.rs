@@ -63,7 +63,7 @@ pub struct Planned {
     /// Held addresses that the pool would no longer offer, although their holders keep them. Always empty if the pool
     /// is rejected.
     pub outside: Vec<Outside>,
-    /// The gateways, name servers and addresses of the template that a machine, claim or guest uses.
+    /// The gateways, name servers and template addresses that a machine, claim or guest uses.
     pub in_use: Vec<InUse>,
     /// The users of each address of the pool that has a conflict: one entry for each user.
     pub conflicts: Vec<Conflict>,
@@ -257,7 +257,7 @@ fn answer(mut lists: Lists, objects: Vec<Object>, absent: &BTreeSet<String>, now
     Ok(Answer { version: 1, mistakes: Vec::new(), pools, mac_pools: Vec::new(), refused })
 }
 
-/// The namespaces that pools of files name: those of the pools themselves, and those that MACPools serve.
+/// The namespaces of these pools, and the namespaces that these MACPools serve.
 fn namespaces_of(pools: &[Object], mac_pools: &[Object]) -> BTreeSet<String> {
     let own = pools.iter().filter_map(|pool| pool.metadata.namespace.clone());
     let valid = mac_pools.iter().filter_map(|pool| MacPoolSpec::deserialize(&pool.data["spec"]).ok());
@@ -357,7 +357,7 @@ pub(super) fn warn_of_selector(lists: &Lists, selection: &Selection, pool: &Mach
         );
     }
     let selects = |vm: &VirtualMachine| selection.selecting(vm).any(|it| it.id == pool.id);
-    // A pool with namespaceSelector alone may serve only claims.
+    // A pool that has a `namespaceSelector` and no `machineSelector` may serve only claims.
     let has_selector = pool.spec.machine_selector.is_some() && selection.selectors_of(&pool.id).next().is_some();
     (has_selector && lists.has_machines && !lists.vms.values().any(selects))
         .then(|| "machineSelector: it selects no VirtualMachine of the cluster".to_owned())
@@ -454,7 +454,7 @@ fn room(
     let because = if machines > needed { format!("machines {machines}") } else { because };
     let free_of = |usage: &Usage| usage.free + usage.reuse_delay;
     let free = free_of(usage);
-    // Some machines of this pool can also get addresses from other pools: those that share machines with this pool.
+    // Some machines of this pool can also get addresses from other pools, which share these machines with this pool.
     let own = selection.pool(id);
     let others = selection.pools().filter(|other| own.is_some_and(|own| own.shares_machines_with(other)));
     let (mut because, mut free_elsewhere) = (because, 0);
@@ -774,7 +774,7 @@ mod tests {
     }
 
     #[test]
-    fn the_machines_of_a_node_pool_that_a_pool_names_twice_count_once() {
+    fn machines_count_once_if_a_pool_names_their_node_pool_twice() {
         let mut lists = whole();
         let node_pool =
             json!({"metadata": {"namespace": "n", "name": "w"}, "spec": {"clusterName": "c", "replicas": 3}});
@@ -962,7 +962,7 @@ mod tests {
         let new = "new machines in a new namespace | a, b | pools a and b both select the machine for interface eno101, expected \
                    one pool";
         assert_eq!(both(json!({"matchLabels": {"vlan": "10"}})), [new]);
-        // A second requirement excludes a value, or every value.
+        // A second requirement excludes one of the two values, or both.
         let requires = |values: &[&str]| {
             let not = json!({"key": "vlan", "operator": "NotIn", "values": values});
             json!({"matchExpressions": [{"key": "vlan", "operator": "In", "values": ["10", "20"]}, not]})
@@ -1029,7 +1029,7 @@ mod tests {
     }
 
     #[test]
-    fn the_plan_lists_no_held_addresses_outside_a_rejected_pool() {
+    fn the_plan_of_a_rejected_pool_lists_no_held_addresses_outside_the_pool() {
         let mut lists = Lists::default();
         let spec = |more: Value| {
             let mut spec = json!({

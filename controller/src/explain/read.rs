@@ -199,8 +199,8 @@ impl Reader {
         Ok(())
     }
 
-    /// Whether a request for objects of a kind failed because the API server does not serve the kind. The API server
-    /// may then answer that a right is missing. Every user has the right to ask for the served kinds.
+    /// Whether a request for objects of a kind failed because the API server does not serve the kind. The answer may
+    /// be that a right is missing. So this method asks for the served kinds, which needs no further right.
     async fn is_unserved(&self, kind: &ApiResource, error: &Error) -> bool {
         let may_be = matches!(error, Error::Api(status) if matches!(status.code, 403 | 404));
         may_be && matches!(serves(&self.client, kind).await, Ok(false))
@@ -303,8 +303,8 @@ fn right(verb: &str, kind: &ApiResource, namespace: Option<&str>) -> String {
     format!("{verb} {}{group}{scope}", kind.plural)
 }
 
-/// Returns what the answer lacks if the user lacks a right. `None`: without the right there is no answer, or nothing is
-/// written.
+/// Returns what the answer lacks if the user does not have this right. `None`: the command then gives no answer, or
+/// writes nothing.
 fn without(verb: &str, plural: &str) -> Option<&'static str> {
     Some(match (verb, plural) {
         ("get", "namespaces") => "whether the namespace exists is not checked",

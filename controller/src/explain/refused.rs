@@ -18,7 +18,7 @@ use crate::pools::selection::{Problem, Selection, cluster_of};
 
 /// Maximum number of machines that a table names for one message.
 const NAMED: usize = 5;
-/// Maximum number of new machines of one pool that are tried. A pool may have more namespaces and label values.
+/// Maximum number of new machines that are tried for one pool: one for each combination of namespace and labels.
 pub(super) const MOST_NEW: usize = 1024;
 /// Maximum number of untried new machines that are counted.
 const MOST_COUNTED: usize = 100_000;
@@ -66,7 +66,7 @@ pub(super) fn refused(
     for ((namespace, labels), title) in tried {
         let object = machine(&selection, &namespace, &labels)?;
         let vm = VirtualMachine::read(object.clone());
-        // The answer reports the missing right to list Namespaces separately.
+        // Another part of the answer reports that the right to list Namespaces is missing.
         if matches!(selection.of(&vm), Err(Problem::UnknownNamespaces { .. })) {
             continue;
         }

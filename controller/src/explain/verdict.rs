@@ -247,7 +247,7 @@ fn is_from(lease: &LeaseSpec, pool: &Selected) -> bool {
     lease.network == pool.network && lease.holder.interface == pool.interface.to_string()
 }
 
-/// Returns the verdict about a machine that no pool selects, or only a pool that is being deleted.
+/// Returns the verdict about a machine that no pool selects, except for a pool that is being deleted.
 fn not_selected(machine: &VirtualMachine, selection: &Selection, held: &[&LeaseSpec], events: &[&Event]) -> Verdict {
     let keeps = held.iter().any(|lease| lease.network != MAC_NETWORK);
     let ending = selection.ending(machine, &[]);

@@ -85,7 +85,7 @@ pub(super) async fn waiters(reader: &Reader, pools: &[KnownPool], has_mac_pools:
     Ok(waiters)
 }
 
-/// Returns an IPAddressClaim that waits. A claim whose reference to a pool of glowplug has a mistake waits, too.
+/// Returns an IPAddressClaim that waits. A claim also waits if its reference to a pool of glowplug has a mistake.
 fn of_claim(object: &Object) -> Option<Waiter> {
     let Waits { reason, since, .. } = waits(HolderKind::IpAddressClaim, object)?;
     let claim = IpAddressClaim::read(object.clone()).ok()?;

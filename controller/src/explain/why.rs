@@ -327,8 +327,8 @@ impl Known {
         of_names.filter(|lease| is_of(lease, machine)).collect()
     }
 
-    /// Returns the exhausted pools because of which the webhook would reject the VirtualMachine of a KubevirtMachine
-    /// again. `None`: no VirtualMachine of the KubevirtMachine was rejected, or no pool selects the VirtualMachine.
+    /// Returns the exhausted pools that would make the webhook reject the VirtualMachine of a KubevirtMachine again.
+    /// `None`: no VirtualMachine of the KubevirtMachine was rejected, or no pool selects the VirtualMachine.
     pub(super) fn lacking(&self, machine: &KubevirtMachine) -> Option<Vec<String>> {
         let vm = machine.refused.as_ref()?;
         let selected = self.selection.of(vm).ok().filter(|selected| !selected.is_empty())?;
@@ -446,8 +446,8 @@ impl Known {
             Some(event) if event.message.ends_with(": restart the machine") => (Some(event), None),
             event => (None, event),
         };
-        // The instance and the Secret show whether a started guest has read its network data. Without the right to get
-        // the Secret, only the event shows whether the guest has read its network data.
+        // The instance and the Secret show whether a started guest has read its network data. If the user has no right
+        // to get the Secret, only the event shows this.
         let is_known = instance.is_some_and(|it| it.has_started) && matches!(secret, NetworkSecret::Ours(_));
         let of_guest = of_guest.filter(|event| instance.is_some() && !is_known && !is_over(event));
         let (state, mut reason, since, what_to_do) = match verdict {
@@ -1237,7 +1237,7 @@ mod tests {
         let advice = "to give it an address of the pool, set the label ipam.glowplug.dev/network-data=requested in spec.template, then \
                       restart the machine";
         assert_eq!(said(&answer), (State::LeftAlone, reason, None, Some(advice)));
-        // The interface waits for an address: it has its index since the machine got the reference.
+        // The machine got the reference and the index of the interface together, so the interface waits for an address.
         let with_index = Attachment { acpi_index: Some(102), ..of_two.networks[1].clone() };
         of_two.networks = of_two.networks.iter().take(1).cloned().chain([with_index]).collect();
         let answer = about(of_two, pools(), vec![lease(json!({}))]);

@@ -143,7 +143,7 @@ impl Write {
     }
 }
 
-/// Whether at most the status of an object has changed since it was read: specification, labels and annotations are
+/// Whether an object is unchanged since it was read, except for its status: specification, labels and annotations are
 /// the same.
 fn has_only_another_status(read: &ObjectMeta, now: &ObjectMeta) -> bool {
     let of = |metadata: &ObjectMeta| {

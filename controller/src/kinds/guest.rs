@@ -111,8 +111,8 @@ impl Guest {
 impl Reported {
     /// Whether the guest has replaced an address that it first reported on an interface of this name: a whole report has
     /// another address of the family on this interface, and not this address. `is_of_pool` says whether a pool of the
-    /// network has the other address. Otherwise it may be the address of a VLAN, which KubeVirt shows under the name of
-    /// another VLAN, and which hides the address.
+    /// network has the other address. Otherwise the other address may be of a VLAN that KubeVirt shows under the name
+    /// of another VLAN, and may hide `address`.
     pub(crate) fn has_replaced(
         &self,
         address: IpAddr,

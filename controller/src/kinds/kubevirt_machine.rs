@@ -769,7 +769,7 @@ mod tests {
                 assert_eq!(of(uid, &ended(phase, changes.clone())), (false, false), "{uid} {phase} {changes}");
             }
         }
-        // The guest of another instance has no relation to this instance.
+        // The instance is neither the source nor the target of the migration.
         assert_eq!(of("i-3", &state(completed.clone())), (false, false));
         // Users can write this status.
         for phase in ["", "Pending", "Scheduling", "WaitingForSync"] {

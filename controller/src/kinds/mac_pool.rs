@@ -253,8 +253,8 @@ impl MacPool {
         self.ranges.iter().map(|range| range.last - range.first + 1).sum()
     }
 
-    /// Maximum number of addresses of the pool that are kept for guests of one namespace that the pool does not serve,
-    /// and also for guests of one namespace that migrated to another cluster.
+    /// Maximum number of addresses of the pool that one namespace keeps: for its guests if the pool does not serve the
+    /// namespace, and the same number for its guests that migrated to another cluster.
     #[must_use]
     pub fn share(&self) -> u64 {
         (self.total() / 4).max(1)

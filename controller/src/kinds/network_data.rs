@@ -12,9 +12,9 @@ use glowplug::host::claim::is_object_name;
 pub const NETWORK_DATA_LABEL: &str = "ipam.glowplug.dev/network-data";
 /// Value of [`NETWORK_DATA_LABEL`] when the template refers to a Secret.
 pub const ISSUED: &str = "issued";
-/// Prefix of a value of [`NETWORK_DATA_LABEL`] with which the leader, or a user, requests a Secret with a new name from
-/// the webhook. The rest of the value differs from the value of every earlier request, because API servers call the
-/// webhook only for a change.
+/// Prefix of the values of [`NETWORK_DATA_LABEL`] that request a Secret with a new name from the webhook. The leader or
+/// a user sets such a value. The rest of the value differs from the value of every earlier request, because API servers
+/// call the webhook only for a change.
 pub const REQUESTED: &str = "requested";
 /// Prefix of the value of [`NETWORK_DATA_LABEL`] that the webhook writes in place of a value with [`REQUESTED`]. If the
 /// webhook is called again for the same change, it recognizes the request by this value. The leader replaces the value
@@ -89,8 +89,8 @@ pub fn name_of_0_2_0(vm: &str) -> String {
     format!("{vm}-networkdata")
 }
 
-/// Whether the controller gives this name to a Secret: it has the form of [`new_name`] for any machine, or it is the
-/// name that version 0.2.0 gave to the Secret of `vm`.
+/// Whether the controller gives such a name to Secrets: a name in the form of [`new_name`] for any machine, or the name
+/// that version 0.2.0 gave to the Secret of `vm`.
 #[must_use]
 pub fn is_of_controller(name: &str, vm: &str) -> bool {
     is_issued(name) || name == name_of_0_2_0(vm)
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_the_controller_does_not_create_are_not_issued() {
+    fn only_names_in_the_form_of_the_controller_are_issued() {
         for name in [
             "w-0-networkdata",
             "w-0-networkdata-",

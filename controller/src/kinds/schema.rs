@@ -207,7 +207,7 @@ pub(crate) fn beyond(schema: &JSONSchemaProps, specification: &impl Serialize) -
 
 /// Reads a specification. `Err`: a line for each value with another type than in the schema, each unknown member and
 /// each missing member. An API server that has the schema refuses wrong types and missing members, and removes unknown
-/// members. If a specification can be read, its own unknown members are no errors here, because its check reports them.
+/// members. Unknown members at the top of a readable specification are no errors here: its check reports them.
 pub(crate) fn read<T: DeserializeOwned>(schema: &JSONSchemaProps, specification: &Value) -> Result<T, String> {
     let read = T::deserialize(specification);
     let mut mistakes = Diagnostics::default();

@@ -235,8 +235,9 @@ impl VirtualMachine {
         kubevirt_machine_of(&self.metadata)
     }
 
-    /// Returns the name of the Secret with the network data of the machine. `None`: no Secret has this data, or the
-    /// controller does not give such a name to a Secret. The Secret is in the namespace of the machine.
+    /// Returns the name of the Secret with the network data of the machine. `None`: no Secret has this data, or its
+    /// name is not a name that the controller gives to Secrets of this machine. The Secret is in the namespace of the
+    /// machine.
     #[must_use]
     pub fn secret(&self) -> Option<&str> {
         let name = self.metadata.name.as_deref().unwrap_or_default();
@@ -393,7 +394,7 @@ pub(crate) fn addresses_of_links(document: &[u8]) -> Vec<Vec<IpAddr>> {
 /// Returns the addresses that a guest reads from its network data. A document that no guest can read has no addresses.
 pub(crate) fn addresses_in(document: &[u8]) -> Vec<IpAddr> {
     let mut addresses: Vec<IpAddr> = addresses_of_links(document).into_iter().flatten().collect();
-    // The addresses stay in memory for each machine and instance with network data of its own.
+    // Saves memory: the addresses are kept for each machine and instance with network data of its own.
     addresses.shrink_to_fit();
     addresses
 }
@@ -431,7 +432,7 @@ impl Mark {
 // === impl NetworkData ===
 
 impl NetworkData {
-    /// Returns the name of the Secret, if the controller gives such names to Secrets of the VirtualMachine `vm`.
+    /// Returns the name of the Secret, if the name has the form of the controller for the VirtualMachine `vm`.
     #[must_use]
     pub fn secret_of(&self, vm: &str) -> Option<&str> {
         match self {

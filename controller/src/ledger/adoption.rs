@@ -22,7 +22,7 @@ use crate::ledger::leases;
 /// Maximum number of records whose leases are read at the same time.
 const READS: usize = 64;
 
-/// Records without the addresses that the object of the record holds already, according to leases on the API server.
+/// Records of addresses that the object of the record does not hold yet, according to the leases on the API server.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Unheld {
     /// The records that the registry must adopt. Each of them has an address.
@@ -44,8 +44,9 @@ enum Stored {
     Unreadable(String),
 }
 
-/// Reads the leases of the addresses in records, each given with its network, and leaves out the addresses that the
-/// object of the record holds. The API server is asked, because the registry may receive a lease of another leader late.
+/// Reads the leases of the addresses in records, and leaves out the addresses that the object of the record holds. Each
+/// record comes with its network. The leases are read from the API server, because the registry may receive a lease of
+/// another leader late.
 ///
 /// The records must not name addresses that the registry has for the same object. The leader decides about each address
 /// of a record on its own: after a crash, the API server may have the lease of only one of two addresses.

@@ -279,8 +279,8 @@ impl ApiLedger {
                 self.unreadable.note(&name, None);
                 lease
             }
-            // A damaged lease keeps the holder of its last readable version. If there is no such version, or if the
-            // lease was released in this version, the holder is unknown. In each case, the address is not allocated.
+            // A damaged lease keeps the holder of its last readable version. The holder is unknown if there is no such
+            // version, or if the lease was released in that version. In each case, the address is not allocated.
             Err(error) => {
                 tracing::error!(name, error, "a StaticIPLease cannot be read; its address is not allocated");
                 self.unreadable.note(&name, Some(error));

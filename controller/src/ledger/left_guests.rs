@@ -1,8 +1,8 @@
 //! Remembers the guests that migrated to another cluster, until the leases of their addresses have the migration.
 //!
-//! The migration is only in the status of the instance, which KubeVirt may remove before a pass records the migration in
-//! leases: the opening of a leader lasts a minute, or a pass fails and is repeated. Without this memory, the addresses
-//! would be released without the reuse delay of migrated guests.
+//! Only the status of the instance has the migration, and KubeVirt may remove the instance before a pass records the
+//! migration in leases: the opening of a leader lasts a minute, or a pass fails and is repeated. Without this memory,
+//! the addresses would be released without the reuse delay of migrated guests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -26,13 +26,13 @@ impl LeftGuests {
         self.all().entry(vm.clone()).or_default().insert(secret);
     }
 
-    /// Returns the Secrets of the guests of this name that migrated. Empty: no guest migrated, or the leases have the
-    /// migration.
+    /// Returns the Secrets of the guests of this name that migrated. Empty: no guest migrated, or the leases already
+    /// record the migration.
     pub(crate) fn of(&self, vm: &Key) -> Secrets {
         self.all().get(vm).cloned().unwrap_or_default()
     }
 
-    /// Forgets the guests of this name: each lease of an address that they may use has the migration.
+    /// Forgets the guests of this name, when each lease that they may use has the migration.
     pub(crate) fn forget(&self, vm: &Key) {
         self.all().remove(vm);
     }

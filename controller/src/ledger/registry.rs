@@ -432,7 +432,7 @@ impl RegistryHandle {
         self.unreadable.get()
     }
 
-    /// Returns the progress of the owner with its current command.
+    /// Returns the progress that the owner of the registry makes with its current command.
     #[must_use]
     pub fn progress(&self) -> Progress {
         self.progress.clone()

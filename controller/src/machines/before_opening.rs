@@ -24,8 +24,9 @@ use crate::machines::step::Step;
 use crate::machines::view::{Chosen, View};
 use crate::pools::selection::Selection;
 
-/// Returns the name of the Secret to which a VirtualMachine refers. `None`: no reference to a Secret of the controller,
-/// or the copied name of a Secret of another machine, which the webhook or the leader replaces.
+/// Returns the name of the Secret to which a VirtualMachine refers. `None`: the VirtualMachine refers to no Secret of
+/// the controller, or it is a copy and refers to the Secret of another machine. The webhook or the leader replaces such
+/// a reference.
 fn secret_of_template(vm: Option<&VirtualMachine>) -> Option<&str> {
     let vm = vm?;
     let is_copied =
@@ -53,7 +54,7 @@ pub(super) fn unread_secret_of_guest<'o>(
     guest.filter(|name| secret_of_template(template) != Some(name) || !is_leased(name))
 }
 
-/// Returns the names of the Secrets of a machine that may have an address without a lease: the Secret of its guest, see
+/// Returns the names of a machine's Secrets that may have an address without a lease: the Secret of its guest, see
 /// [`unread_secret_of_guest`], and the Secret of its template.
 pub(super) fn unread_secrets<'o>(
     vm: Option<&'o VirtualMachine>,

@@ -44,8 +44,7 @@ pub(super) fn decide(view: &View) -> Step {
     }
 }
 
-/// Returns the next step of a pass, but neither the annotation of a waiting machine nor the events about doubtful
-/// records.
+/// Returns the next step of a pass, without the steps that [`decide`] adds when nothing else is left to do.
 fn next(view: &View) -> Step {
     // The addresses that a guest uses are recorded first. Then the pass checks whether the holders of addresses are
     // gone.

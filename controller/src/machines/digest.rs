@@ -50,7 +50,7 @@ impl View {
     /// Returns the time of the last update for a Secret that the leader creates with the current document. If a user has
     /// deleted an earlier Secret of this name, a running guest may have read another document in that Secret. The
     /// annotation is written only while no guest has earlier network data. So if the annotation has the digest of the
-    /// current document, the guest has read this document, unless a leader stopped before it wrote the digest of a
+    /// current document, the guest has read this document. Exception: a leader stopped before it wrote the digest of a
     /// later document.
     pub(super) fn updated(&self, name: &str) -> Updated {
         let reads = |instance: &&Instance| instance.has_started && instance.secret() == Some(name);

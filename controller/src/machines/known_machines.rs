@@ -62,9 +62,9 @@ pub(super) struct KnownMachines {
     memory: BTreeMap<Key, Memory>,
     /// The guests that migrated to another cluster.
     left: Arc<LeftGuests>,
-    /// Names whose first pass after the start is still due, and whose objects have not changed since the start. This
-    /// pass only compares the objects from the lists. The value is the pause between this pass and the pass that reads
-    /// the Secret of the name.
+    /// Names whose first pass after the start only compares the objects from the lists: this pass is still due, and the
+    /// objects have not changed since the start. The value is the pause between this pass and the pass that reads the
+    /// Secret of the name.
     comparisons: BTreeMap<Key, Duration>,
 }
 
@@ -407,14 +407,14 @@ impl KnownMachines {
         std::mem::take(has_changed).then(|| numbers.iter().map(|(pool, number)| (pool.to_string(), *number)).collect())
     }
 
-    /// Starts to collect the names whose objects change or are gone while records are adopted. A new record may come
-    /// too late for this adoption. The record of an object that is gone may become a lease again after the lease is
+    /// Starts to collect the names whose objects change or end while records are adopted: a new record may come too
+    /// late for this adoption, and the record of an object that is gone may become a lease again after the lease is
     /// released.
     pub(super) fn begin_adoption(&mut self) {
         self.changed.get_or_insert_default();
     }
 
-    /// Whether an adoption of records is in progress. It may have read records that have changed since.
+    /// Whether an adoption of records is in progress. Records may have changed since the adoption read them.
     pub(super) fn is_adopting(&self) -> bool {
         self.changed.is_some()
     }
@@ -425,7 +425,7 @@ impl KnownMachines {
         }
     }
 
-    /// Returns the existing names that were collected since [`KnownMachines::begin_adoption`], ordered as in
+    /// Returns the names with an object that were collected since [`KnownMachines::begin_adoption`], in the order of
     /// [`KnownMachines::by_age`].
     pub(super) fn changed_by_age(&self) -> Vec<Key> {
         let Some(changed) = self.changed.as_ref().filter(|changed| !changed.is_empty()) else { return Vec::new() };
@@ -502,9 +502,9 @@ impl KnownMachines {
         self.left.of(key)
     }
 
-    /// Forgets the migrated guests of a name, because each lease of an address that they may use has the migration.
-    /// `known` has the Secrets of the guests for which the caller has checked the leases. If another guest has migrated
-    /// since, no guest is forgotten. The same is true while the instance of a migrated guest exists, because a lease of
+    /// Forgets the migrated guests of a name. The caller has checked that every lease of an address that they may use
+    /// records the migration. `known` has the Secrets of the checked guests: if another guest has migrated since the
+    /// check, no guest is forgotten. The same is true while the instance of a migrated guest exists, because a lease of
     /// the name may become known later.
     pub(super) fn forget_left(&mut self, key: &Key, known: &Secrets) {
         let is_there = self.instance(key).is_some_and(|instance| instance.has_left);
@@ -585,8 +585,8 @@ impl KnownMachines {
         }
     }
 
-    /// Whether the machine of a name is served. A leader that starts only compares the objects of such a machine. While
-    /// an instance exists whose guest has not started, the result is `false`, because the guest may wait for its
+    /// Whether the machine of a name is served. At its start, a leader only compares the objects of such a machine.
+    /// While an instance exists whose guest has not started, the result is `false`, because the guest may wait for its
     /// Secret. Otherwise, the machine is served if an object has the annotation with the addresses. A VirtualMachine
     /// without the annotation is served if the name had leases before the start (`had_addresses`).
     pub(super) fn is_served(&self, key: &Key, had_addresses: bool) -> bool {

@@ -35,7 +35,7 @@ pub(crate) enum Standing {
     OwnData,
     /// The template refers to network data of the controller.
     HasSecret,
-    /// The template refers to network data of the controller, which has no address for the interface.
+    /// The template refers to network data of the controller, but this data has no address for the interface.
     NotServed,
     /// The guest migrates from another cluster, and keeps its addresses.
     Migrates,
@@ -174,8 +174,8 @@ impl View {
         selected.iter().all(is_held)
     }
 
-    /// Returns the names of the pools that select the machine, if the machine is left alone, or an interface of the
-    /// machine that is left alone.
+    /// Returns the names of the pools that select the machine, if the machine is left alone. Otherwise, returns the
+    /// pools of the interfaces that are left alone.
     pub(super) fn pools_that_leave_alone(&self) -> BTreeSet<String> {
         let Some(vm) = &self.vm else { return BTreeSet::new() };
         let selected: Vec<&Selected> = match vm.secret().map(|name| self.secrets.get(name)) {

@@ -93,7 +93,7 @@ impl Work<'_> {
         Err(Error::Endless)
     }
 
-    /// Whether other pools serve the machine than at the begin of this pass.
+    /// Whether the pools that serve the machine have changed since this pass began.
     fn has_other_pools(&self, view: &View) -> bool {
         let index = self.index();
         index.selected(&view.key) != view.selected || index.kept(&view.key) != view.kept
@@ -132,8 +132,8 @@ impl Work<'_> {
         view.new_name = new_name(&key.name).map_err(|problem| Error::NotReady(problem.to_owned()))?;
         {
             let index = self.index();
-            // The pools and their settings are read together, so that they fit each other. A pass begins again when
-            // other pools serve the machine.
+            // The pools are read together with their settings, so that both are of the same state. A pass begins again
+            // when other pools serve the machine.
             view.selected = index.selected(key);
             view.kept = index.kept(key);
             view.pools = settings(&index, view.selected.iter().flatten().chain(&view.kept));

@@ -34,11 +34,11 @@ pub(super) struct Proof {
     pub(super) secrets: BTreeSet<String>,
     /// Secrets in the leases of other holders with the same name.
     pub(super) of_others: BTreeSet<String>,
-    /// The addresses of each other holder with the same name whose lease is older.
+    /// For each other holder with the same name and an older lease: its addresses.
     pub(super) older: Vec<BTreeSet<IpAddr>>,
-    /// Name of the Secret to which the VirtualMachine refers, if the Secret does not exist and certainly never had an
-    /// address of the holder: the leases of the holder name other Secrets, and a lease has the name of a Secret before
-    /// the Secret exists.
+    /// Name of the Secret to which the VirtualMachine refers, if this Secret does not exist and certainly never had an
+    /// address of the holder. This is certain if the leases of the holder name other Secrets: a lease gets the name of
+    /// a Secret before the Secret exists.
     pub(super) absent: Option<String>,
     /// Whether the holder is a KubevirtMachine in another namespace than its VirtualMachine.
     pub(super) is_earlier: bool,
@@ -84,8 +84,8 @@ impl Work<'_> {
         };
         let instance = self.read(MachineKind::Instance, key).await?;
         let mut proof = {
-            // If a watch has meanwhile reported the deletion of an earlier object of this name, the index ignores the
-            // response. In this case, the object in the response is used.
+            // The index ignores the response if a watch has meanwhile reported the deletion of an earlier object of
+            // this name. The proof then uses the object in the response.
             let index = self.index();
             let machine = machine.map(KubevirtMachine::read).filter(|machine| !machine.has_vm_elsewhere);
             Proof {

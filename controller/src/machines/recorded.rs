@@ -21,9 +21,9 @@ pub(super) struct Recorded {
     pub(super) pools: BTreeMap<String, Pool>,
     /// Addresses that machines of this name hold, oldest lease first.
     pub(super) held: Vec<Held>,
-    /// For some addresses of `held`, by network and address: the only pool that has the address now, serves the machine
-    /// and allocates addresses. An entry exists only if the pool of the lease no longer has the address, or if the
-    /// leases of the interface are from several pools.
+    /// Pools of some addresses of `held`, by network and address: the only pool that now has the address, serves the
+    /// machine and allocates addresses. An entry exists only if the pool of the lease no longer has the address, or if
+    /// the leases of the interface are from several pools.
     pub(super) homes: BTreeMap<(String, IpAddr), Pool>,
     /// Addresses that claims of the VirtualMachine hold, see [`Recorded::read`].
     pub(super) of_claims: Vec<Held>,
@@ -250,9 +250,9 @@ impl Notice {
         (!addresses.is_empty()).then_some(Self { is_warning: false, reason: "IPAddressHeld", note })
     }
 
-    /// Creates the event about the addresses that are not held for a guest after its migration to another cluster,
-    /// because its namespace already keeps too many addresses for such guests or the write is refused. `None`: there
-    /// are no such addresses.
+    /// Creates the event about the addresses that are not held for a guest after its migration to another cluster:
+    /// its namespace already keeps too many addresses for such guests, or the API server refuses the write. `None`:
+    /// there are no such addresses.
     pub(super) fn of_not_held(addresses: &BTreeSet<IpAddr>) -> Option<Self> {
         let note = format!(
             "The guest migrated to another cluster with {}, and its namespace has a quarter of the pool for such guests already, or the \

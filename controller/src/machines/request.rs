@@ -269,9 +269,9 @@ impl Work<'_> {
 
     /// Releases the addresses of interfaces that are on another network now.
     ///
-    /// An adoption would make the record of a released address a lease or a conflict of the machine again. So the record
-    /// is removed before the release, and after a crash between the two the lease still holds the address. An adoption
-    /// that runs may already have read the record, so the release waits for its end.
+    /// The record is removed before the release: otherwise an adoption would make the record a lease or a conflict of
+    /// the machine again. After a crash between the two steps, the lease still holds the address. A running adoption
+    /// may already have read the record, so the release waits until this adoption ends.
     async fn release(&self, view: &View, release: Release) -> Result<Response, Error> {
         let (key, Release { machine, addresses, secrets, records }) = (&view.key, release);
         self.check_adoption()?;
@@ -403,7 +403,7 @@ impl Work<'_> {
     }
 
     /// Makes the registry adopt the addresses in a Secret. [`Error::Behind`]: the API server has leases of the machine
-    /// that the registry does not have yet, and the other addresses are adopted.
+    /// that the registry does not have yet; all other addresses are adopted.
     async fn adopt(&self, records: Vec<Record>, secret: String) -> Result<Response, Error> {
         let records = records.into_iter().map(|record| {
             let network = record.network.clone().unwrap_or_default();
@@ -428,7 +428,7 @@ impl Work<'_> {
         Ok(Problem::of_adoption(&unreadable, &adoption).map_or(Response::Done, Response::Refused))
     }
 
-    /// Makes the registry adopt the free addresses of an earlier machine.
+    /// Makes the registry adopt those addresses of an earlier machine that are free.
     async fn restore(&self, records: Vec<Record>) -> Result<Response, Error> {
         let records = match self.machines.registry.read(move |allocator| free_of(allocator, records)).await? {
             Ok(records) => records,

@@ -67,8 +67,8 @@ impl View {
             };
         };
         // If no pool selects a machine, the controller handles it only in two cases: the registry knows a machine of
-        // this name, or the leases are lost and the Secret of the machine has its addresses. A user may also have
-        // created a Secret with this name.
+        // this name, or the leases are lost and the Secret of the machine has its addresses. But a user may also have
+        // created this Secret.
         if !is_selected && self.ledger.known.is_empty() {
             match self.secrets.get(name) {
                 _ if self.ledger.is_of_another => return self.hold_back(Step::Wait),
@@ -165,8 +165,8 @@ impl View {
         Step::PatchVm(patch(vm, &reference::operations(members)), notice)
     }
 
-    /// Returns the step that removes the reference to a Secret with an address of another network than that of the
-    /// machine. No pool selects the machine, so it gets no other network data.
+    /// Returns the step that removes the reference to a Secret whose address is on another network than the machine. No
+    /// pool selects the machine, so the machine gets no other network data.
     fn remove_reference(&self, vm: &VirtualMachine, name: &str) -> Step {
         if self.ledger.is_of_another {
             return self.hold_back(Step::Wait);
@@ -244,8 +244,8 @@ impl View {
                 Ok(Some(claimed).filter(|_| !is_deleted(&machine.metadata)))
             }
             None if !self.has_done(Once::ReadMachine) => Err(Step::ReadMachine(label)),
-            // The KubevirtMachine is gone, but a guest may use its addresses. The VirtualMachine claims addresses itself
-            // after the release of these addresses, so it gets the same addresses again.
+            // The KubevirtMachine is gone, but a guest may use its addresses. After their release, the VirtualMachine
+            // claims addresses itself, and gets the same addresses again.
             None if self
                 .ledger
                 .known
@@ -261,13 +261,13 @@ impl View {
     }
 
     /// Whether an interface keeps its network although the Secret `name` of the template does not exist: a pool selected
-    /// the interface after the template got the reference, so the template has no index for it. If an interface never
-    /// has an index, a guest that has read this Secret and the leases with its name show this. A new name serves the
-    /// interface.
+    /// the interface after the template got the reference, so the template has no index for it. For an interface
+    /// that never has an index, a guest that has read this Secret and a lease with its name show this. Only a Secret of
+    /// a new name serves the interface.
     fn keeps_its_network(&self, (vm, name): (&VirtualMachine, &str), selected: &Selected, machine: &Machine) -> bool {
         let is_named = |held: &Held| held.claimant.machine == *machine && held.secrets.contains(name);
         let is_excluded = || self.ledger.excluded().any(|(network, _)| *network == selected.network);
-        // Without such a guest, the Secret may not have been written yet, because a lease was refused.
+        // Without a guest that has read the Secret, a refused lease may be the reason why the Secret does not exist.
         let is_read = self.instance.as_ref().is_some_and(|it| it.has_started && it.secret() == Some(name));
         let is_later = || reference::lacks_index(vm, selected) || is_read && self.ledger.held.iter().any(is_named);
         !self.holds_address(machine, selected) && !reference::has_index(vm, selected) && !is_excluded() && is_later()
@@ -320,7 +320,7 @@ impl View {
             // A new machine with the same name may have replaced this machine, and the watch can report this late.
             return Step::ReadMachine(Key::of_machine(&claimant.machine));
         }
-        // If other programs choose addresses, records end only after the pass has asked these programs.
+        // If another program chooses addresses, the pass asks this program before it ends records.
         let has_source = self.pools.values().any(|pool| pool.source.is_some());
         let ended = || self.end_records(&BTreeSet::new(), None).filter(|_| !has_source);
         let recorded = || self.reserve_recorded().or_else(ended);
@@ -343,8 +343,8 @@ impl View {
             Ok(offers) => offers,
             Err(step) => return step,
         };
-        // During the pass, a VirtualMachine of the same name may have replaced this VirtualMachine, or the
-        // VirtualMachine may have got another reference. The leases must have the name of the Secret first.
+        // During the pass, the VirtualMachine may have been replaced by another one of its name, or may have got
+        // another reference. The Secret is written only after the leases have its name.
         let is_own = |allocation: &Allocation| allocation.claimant.machine == claimant.machine;
         let is_current = |granted: &&Granted| granted.secret == name && granted.allocations.iter().all(is_own);
         match (self.granted.as_ref().filter(is_current), &self.problem) {
@@ -576,8 +576,8 @@ impl View {
     }
 
     /// Returns the patch that removes copied records of addresses from a VirtualMachine. If a VirtualMachine neither
-    /// holds an address nor keeps an excluded address, its records are copied from another VirtualMachine. `None`: the
-    /// VirtualMachine has no copied record.
+    /// holds an address nor keeps an excluded address, its records were copied from another VirtualMachine. `None`:
+    /// the VirtualMachine has no copied record.
     fn remove_copied_records(&self, vm: &VirtualMachine) -> Option<Value> {
         let held = self.ledger.held.iter().map(|held| &held.claimant.machine);
         let mut own = held.chain(self.ledger.excluded.keys()).filter(|machine| machine.uid == uid(&vm.metadata));

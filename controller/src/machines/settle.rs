@@ -57,10 +57,10 @@ impl View {
             return step;
         }
         let served = self.served(vm, own);
-        // A user has changed the document. The machine gets a Secret of another name, so no later guest reads the changed
-        // document. A guest of another cluster has not read the Secret, and uses the address of its source: with another
-        // name, the guest counts as outdated until a restart. Without a pool that selects the machine or without a current
-        // document, no other Secret can be written.
+        // The machine gets a Secret of another name in two cases. A user has changed the document: no later guest may
+        // read it. Or the guest has arrived from another cluster and uses the address that it had there: with another
+        // name, the guest counts as outdated until a restart. Without a pool that selects the machine or without a
+        // current document, no other Secret can be written.
         let has_arrived = |it: &Instance| it.has_arrived && it.has_started && it.secret() == Some(own.name());
         let has_arrived = !vm.awaits_migration && self.instance.as_ref().is_some_and(has_arrived);
         let is_renewed = !of_user.is_empty() || has_arrived;
@@ -90,19 +90,20 @@ impl View {
     }
 
     /// Returns the pools of the addresses that a migrated guest uses in another cluster and that are not held for the
-    /// guest, because its namespace already keeps too many addresses for such guests or the API server refuses the write.
+    /// guest. Either the namespace already keeps too many addresses for such guests, or the API server refuses the
+    /// write.
     pub(super) fn pools_that_hold_no_more(&self) -> BTreeSet<String> {
         self.leases_of_left_guest().filter(|held| !held.has_left).map(|held| held.pool.clone()).collect()
     }
 
-    /// Whether each lease of an address that a migrated guest may use has the migration.
+    /// Whether the migration is recorded in each lease of an address that a migrated guest may use.
     pub(super) fn has_recorded_migrations(&self) -> bool {
         self.leases_of_left_guest().all(|held| held.has_left)
     }
 
     /// Returns the leases of the addresses that a guest may use after it has migrated to another cluster: the leases of
-    /// all machines and claims of the name, without those whose addresses are only in Secrets that the guest does not
-    /// read. The instance of the guest may be gone.
+    /// all machines and claims of the name. Leaves out a lease if the guest reads none of the Secrets with its address.
+    /// The instance of the guest may be gone.
     fn leases_of_left_guest(&self) -> impl Iterator<Item = &Held> {
         let may_use = |secret: &Option<String>, held: &Held| {
             held.secrets.is_empty() || secret.as_ref().is_none_or(|secret| held.secrets.contains(secret))
@@ -172,7 +173,7 @@ impl View {
         let (kept, earlier): (BTreeSet<_>, BTreeSet<_>) = all.into_iter().partition(is_needed);
         let stays = read.is_some() && instance.is_some_and(|instance| !is_deleted(&instance.metadata));
         let is_due = !earlier.is_empty() && (stays || earlier.len() > MOST_EARLIER);
-        // The leases must keep the name `current`, because the Secrets of a lease without names count as not known.
+        // The leases must keep the name `current`: if a lease has no names, the Secrets of its machine are unknown.
         if !is_due || !kept.contains(current) || self.has_done(Once::DropSecrets) {
             return None;
         }
@@ -184,7 +185,7 @@ impl View {
 
     /// Returns the step that writes the current document into the Secret, after the pools or the machine have changed.
     /// `None`: the guest reads the same network from both documents, no document can be made now, the Secret cannot be
-    /// changed, or it is the record of addresses that a user has added.
+    /// changed, or the Secret records addresses that a user has added.
     fn update(&self, served: &Served) -> Option<Step> {
         let (own, document) = (served.own, served.document.as_ref()?.as_ref().ok()?);
         let can_change = !own.is_immutable && !is_deleted(&own.metadata) && own.addresses_of_user().is_empty();
@@ -308,8 +309,8 @@ impl View {
         }
         let instance = self.instance.as_ref()?;
         if !instance.has_started {
-            // A lease has the name of a Secret before the Secret exists. So a Secret that no lease names is never
-            // written: the reference to it was replaced earlier.
+            // Before a Secret is written, its name is in a lease. So a Secret that no lease names is never written: the
+            // reference to it was replaced earlier.
             let is_own = |held: &&Held| held.claimant.machine == own.machine;
             let mut own = self.ledger.held.iter().filter(is_own);
             let mut exists = |read: &str| read == name || own.any(|held| held.secrets.contains(read));
@@ -369,8 +370,8 @@ impl View {
         })
     }
 
-    /// Returns the next step that writes the marks of the template, or the annotation or the status map, which other
-    /// programs read. `None`: all of them are correct, or this pass has written them.
+    /// Returns the next step that writes the marks of the template, the annotations, or the status map. Other programs
+    /// read the annotations and the status map. `None`: everything is correct, or this pass has written it.
     fn project(&self, served: &Served) -> Option<Step> {
         let (vm, own) = (served.vm, served.own);
         let allocations: Vec<Allocation> = own.interfaces.iter().map(|given| given.allocation(own)).collect();

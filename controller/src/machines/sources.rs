@@ -270,9 +270,9 @@ impl View {
         Some(offers)
     }
 
-    /// Compares the sources with the Secret of a machine. Returns the step that reports the first difference: the guest
-    /// keeps the address in its Secret. If the comparison needs an IPAddress or its finalizer, returns the step that
-    /// reads or patches the IPAddress. `None`: every source gives the address in the Secret.
+    /// Compares the sources with the Secret of a machine. Returns the step that reports the first difference; the guest
+    /// then keeps the address of its Secret. If the comparison needs an IPAddress or its finalizer, returns the step
+    /// that reads or patches the IPAddress. `None`: every source gives the address in the Secret.
     pub(super) fn compare_sources(&self, vm: &VirtualMachine, own: &OwnSecret) -> Option<Step> {
         let claimed = Claimed { machine: own.machine.clone(), created: Default::default() };
         let selected = self.interfaces(vm, &own.machine)?;

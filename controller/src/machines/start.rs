@@ -131,7 +131,7 @@ impl Work<'_> {
     /// record, see [`super::before_opening`].
     async fn adopt_network_data(&self, names: Vec<Key>, selection: &Selection) -> Result<(), Error> {
         let (of_controller, of_users) = self.unknown_data(names, selection).await?;
-        // Secrets of the controller come first: their addresses can become leases, and those of users cannot.
+        // Secrets of the controller come first: only their addresses can become leases.
         self.take_early_steps(of_controller, View::adopt_secrets).await?;
         self.take_early_steps(of_users, View::reserve_data_of_user).await
     }
@@ -245,8 +245,8 @@ impl Work<'_> {
     }
 }
 
-/// Whether an address is held for the VirtualMachine of a name. Either a machine of this name holds it, or has a record
-/// of it without a lease, or a KubevirtMachine of another namespace holds it for the VirtualMachine.
+/// Whether an address is held for the VirtualMachine of a name: by a machine of this name, by a record of this machine
+/// without a lease, or by a KubevirtMachine of another namespace.
 fn is_held(index: &KnownMachines, holders: &BTreeSet<Machine>, key: &Key) -> bool {
     let holders = holders.range(key.holder(HolderKind::default(), "")..);
     let mut of_name = holders.take_while(|holder| Key::of_machine(holder) == *key);
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_with_the_name_of_a_machine_is_no_holder_of_the_machine() {
+    fn a_claim_with_the_name_of_a_machine_does_not_hold_for_the_machine() {
         let (index, key) = (KnownMachines::default(), Key { namespace: "n".to_owned(), name: "w".to_owned() });
         let is_held = |holders: &[(HolderKind, &str)]| {
             let holders = holders.iter().map(|(kind, uid)| key.holder(*kind, uid)).collect();

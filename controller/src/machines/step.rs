@@ -60,8 +60,8 @@ pub(super) enum Step {
     UpdateSecret(Box<OwnSecret>, String),
     /// Records the names of the Secrets from which guests of a machine may read its addresses.
     RecordSecrets(Box<Machine>, BTreeSet<String>),
-    /// Deletes the Secrets of a machine that are in the first set. If no guest reads one of them, records that guests
-    /// may read only the Secrets in the second set.
+    /// Deletes the Secrets of a machine that are in the first set. If no guest reads any Secret of this set, records
+    /// that guests may read only the Secrets in the second set.
     DropSecrets(Box<Machine>, BTreeSet<String>, BTreeSet<String>),
     /// Moves the leases of a machine to these pools, which serve the machine now.
     MoveLeases(Box<Machine>, Vec<String>),
@@ -118,7 +118,7 @@ pub(super) enum Step {
 pub(super) enum Updated {
     /// No guest has read another document in a Secret of this name.
     Never,
-    /// The deleted Secret had the same document, with this time.
+    /// The deleted Secret had the same document, last updated at this time.
     At(Timestamp),
     /// A guest runs that may have read another document in the deleted Secret.
     Now,

@@ -87,8 +87,8 @@ pub(super) struct View {
     pub(super) selected: Chosen,
     /// The interfaces that pools served before they were deleted. The machine keeps the addresses that it holds there.
     pub(super) kept: Vec<Selected>,
-    /// Further networks of the machine and of its guest for which there is a pool that does not serve the machine. If a
-    /// user wrote the network data, its addresses are reserved on these networks, too.
+    /// Further networks of the machine and of its guest that have a pool, but none that serves the machine. If a user
+    /// wrote the network data, its addresses are reserved on these networks, too.
     pub(super) other_networks: BTreeSet<String>,
     /// Settings of the pools that serve the machine, by name of the pool.
     pub(super) pools: BTreeMap<String, PoolSettings>,
@@ -175,7 +175,7 @@ pub(super) struct Memory {
     pub(super) notice: Option<Notice>,
     /// Time at which `notice` was last published.
     pub(super) noticed: Option<Instant>,
-    /// Whether the log has a line about the request that capk create the VirtualMachine again. The controller repeats
+    /// Whether the log has a line about the request to capk to create the VirtualMachine again. The controller repeats
     /// this request every few seconds while capk does not react, but logs it only once.
     pub(super) is_retry_logged: bool,
     /// Addresses that are not held for a guest after its migration to another cluster, according to the last event

@@ -87,7 +87,7 @@ impl Machines {
         Self { client, registry, opening, events, metrics, scope, macs, reports, pools, states: Arc::default() }
     }
 
-    /// Makes the part note the states of machines in `states`.
+    /// Sets where the part notes the states of machines.
     #[must_use]
     pub fn with_states(self, states: Arc<MachineStates>) -> Self {
         Self { states, ..self }

@@ -17,8 +17,8 @@ pub(super) struct Free<'i> {
     pub(super) planned: BTreeSet<MacAddr>,
     /// The free addresses of released leases, by namespace, name and interface of the last holder.
     released: BTreeMap<(&'i str, &'i str, &'i str), MacAddr>,
-    /// The namespace of each machine of this plan that waits, with the name of the pool. The younger machines of this
-    /// namespace get no address of the pool.
+    /// Namespace of each machine that waits in this plan, and name of the pool for which the machine waits. The younger
+    /// machines of this namespace get no address of the pool.
     pub(super) waiting: BTreeSet<(&'i str, &'i str)>,
 }
 
@@ -79,7 +79,7 @@ impl<'i> Free<'i> {
         None
     }
 
-    /// Makes addresses free again that were taken for a machine.
+    /// Frees addresses that were taken for a machine.
     pub(super) fn free_again(&mut self, addresses: impl IntoIterator<Item = MacAddr>) {
         for address in addresses {
             self.planned.remove(&address);

@@ -16,7 +16,8 @@ use crate::kinds::virtual_machine::{by_name, interfaces, items, read_mac_address
 pub(crate) struct Vm {
     /// Metadata that decisions read: namespace, name, UID, labels, version and times.
     pub(super) metadata: ObjectMeta,
-    /// Whether the template has the label. An instance with the label starts only if every interface has an address.
+    /// Whether the template has the label for MAC addresses. An instance with this label starts only if every interface
+    /// has an address.
     pub(super) has_label: bool,
     /// The interfaces: the name that KubeVirt uses, and the address.
     pub(super) interfaces: Vec<(String, Address)>,

@@ -32,7 +32,7 @@ pub(super) struct Objects {
     pub(super) set_aside: BTreeSet<Key>,
     /// VirtualMachines with the label and an interface without an address.
     awaiting: BTreeSet<Key>,
-    /// The number of guests for which each address must be unique.
+    /// Number of guests for which an address must be unique, by address.
     unique: BTreeMap<MacAddr, usize>,
     /// The addresses in `unique` with more than one guest.
     pub(super) shared: BTreeSet<MacAddr>,
@@ -121,7 +121,7 @@ impl Objects {
     }
 
     /// Notes how far the watch of VirtualMachines has come. Removes the VirtualMachines that the watch should have
-    /// reported by now and has not reported. Returns whether there are any.
+    /// reported by now and has not reported. Returns whether it has removed any.
     pub(super) fn follow_vms(&mut self, progress: &Progress<Key>) -> bool {
         let gone = self.vms.follow(progress);
         gone.iter().for_each(|key| self.remove_vm(key, None));

@@ -262,7 +262,7 @@ impl Objects {
             let Some((pool, address)) = free.take(&pools, key, interface) else {
                 free.free_again(taken);
                 let namespace = key.namespace.as_str();
-                // The name of an older machine would make the event of each younger machine a new one when it is served.
+                // The note does not name the older machine: its name would change the event of each younger machine.
                 let has_older = pools.iter().any(|pool| free.waiting.contains(&(namespace, pool)));
                 let why = if has_older { ": an older machine of its namespace waits, too" } else { "" };
                 let pool = pools.join(", ");
@@ -293,7 +293,7 @@ impl Objects {
     }
 
     /// Returns the actions that check each lease whose VirtualMachine is not known, and whose address no known instance
-    /// of the same name has. A lease that first gets the time of a migration is checked after that.
+    /// of the same name has. A lease to which this plan adds the time of a migration is checked later.
     fn proofs(&self, migrations: &BTreeMap<MacAddr, Action>) -> Vec<Action> {
         let proof = |(address, lease): (&MacAddr, &Result<LeaseSpec, String>)| {
             let is_checked = |lease: &&LeaseSpec| lease.released.is_none() && !migrations.contains_key(address);

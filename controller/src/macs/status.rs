@@ -41,8 +41,8 @@ impl Objects {
         let mut shared: BTreeMap<&MacAddr, BTreeSet<&Key>> = BTreeMap::new();
         let of_used = used.iter().filter(|(_, keys)| keys.len() > 1);
         let of_used = of_used.flat_map(|(address, keys)| keys.iter().map(move |key| (address, *key)));
-        // `used` lacks the addresses of guests of other namespaces beyond their limit. Therefore the running guests
-        // that share an address count, too.
+        // `used` lacks the addresses of guests of other namespaces beyond their limit, so the addresses that running
+        // guests share are added.
         let running = collisions.iter().flat_map(|(address, keys)| keys.iter().map(move |key| (address, key)));
         for (address, key) in of_used.chain(running).filter(|(address, _)| of_pool(address)) {
             shared.entry(address).or_default().insert(key);

@@ -10,8 +10,8 @@ use crate::kinds::mac_pool::MacPool;
 use crate::macs::machine::Guest;
 use crate::macs::objects::Objects;
 
-/// Maximum number of addresses of a pool that one running guest can keep from being allocated, if the pool does not
-/// serve the namespace of the guest.
+/// Maximum number of addresses of a pool that one running guest can block, if the pool does not serve the namespace of
+/// the guest.
 pub(super) const MOST_OF_GUEST: usize = 4;
 
 /// The machines that use each address.
@@ -71,7 +71,7 @@ impl Objects {
     }
 }
 
-/// Whether a MAC address can become a lease of a pool, if an object with this name has the address.
+/// Whether a pool may lease a MAC address that the object with this name has.
 pub(super) fn may_lease(pool: &MacPool, key: &Key, address: MacAddr) -> bool {
     let standing = match (pool.contains(address), pool.namespaces().contains(&key.namespace)) {
         (false, _) => Standing::NoPool,

@@ -46,7 +46,7 @@ pub struct Opening {
 struct State {
     /// For each part, the last growth whose records the part has adopted.
     adopted: BTreeMap<&'static str, u64>,
-    /// Number of the reports in `adopted` so far, with those that were replaced.
+    /// Number of the reports in `adopted` so far, including those that a later report has replaced.
     reports: u64,
     /// For each part, the growth whose second phase the part has completed since the last report in `adopted`.
     completed: BTreeMap<&'static str, u64>,
@@ -241,7 +241,7 @@ mod tests {
     use crate::metrics::Metrics;
 
     #[test]
-    fn a_growth_is_opened_when_the_last_part_has_adopted_it_and_then_every_part_has_adopted_its_changes() {
+    fn a_growth_is_opened_after_all_parts_have_adopted_it_and_then_their_changes() {
         let mut state = State::default();
         let second = |state: &State| ["machines", "claims"].map(|part| state.second_phase(part, 2).map(|it| it.growth));
         state.report("machines", 1);

@@ -40,7 +40,7 @@ use crate::repeated::Repeated;
 
 /// Shortest time from the arrival of pools with new addresses to the second phase of their growth, see [`Opening`]. The
 /// watches of several kinds have no common order: an object that was written before its pool may arrive after the pool.
-/// A start that takes longer than this has the same pause, because its pools may be newer than its lists of objects.
+/// The pause also follows a start that takes longer, because the pools may be newer than the lists of objects.
 const SETTLE: Duration = Duration::from_millis(250);
 
 /// A part of a leader, which serves the objects of some kinds.
@@ -153,7 +153,7 @@ where
     }
 }
 
-/// Takes part in the opening of addresses while the API server serves no kind of the part: there is nothing to adopt.
+/// Lets each growth open without adopted records, while the API server serves none of the kinds of the part.
 async fn adopt_nothing(
     part: &Part<'_>,
     pools: &mut watch::Receiver<Option<OpenPools>>,
@@ -173,7 +173,7 @@ async fn first(pools: &mut watch::Receiver<Option<OpenPools>>) -> Result<OpenPoo
     pools.clone().ok_or(Stopped)
 }
 
-/// Serves objects while the API server serves the same kinds.
+/// Serves the objects of the discovered kinds. The caller stops it when the API server serves other kinds.
 async fn run_kinds<W: Work>(
     part: &Part<'_>,
     work: &W,
@@ -322,8 +322,8 @@ fn each_pools<'a, W: Work>(
     first: OpenPools,
     waits: &'a Waits,
 ) -> impl Stream<Item = Names> + 'a {
-    // Networks of the pools that have changed since the last growth. The registry may accept a change after the
-    // selection has it, so these networks count until the next growth.
+    // Networks of the pools that have changed since the last growth. They count until the next growth, because the
+    // selection may have a change before the registry accepts it.
     let pending = BTreeSet::new();
     let names = stream::unfold((pools, first, pending), move |(pools, before, mut pending)| async move {
         pools.changed().await.ok()?;

@@ -7,8 +7,8 @@ use tokio::time::Instant;
 
 use crate::cluster::key::Key;
 
-/// Pause after the first unfinished pass of a name, which is a pass that did not end with [`End::Well`]. The pause doubles
-/// with each further unfinished pass.
+/// Pause after the first pass of a name that does not end with [`End::Well`]. The pause doubles with each further
+/// pass of this kind.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// Longest pause after an unfinished pass.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
@@ -44,16 +44,16 @@ pub(crate) enum Turn {
 
 /// Names that wait for a pass. At most one pass for each name is running.
 ///
-/// The namespaces take turns: the next pass is for the namespace with the fewest running passes. Therefore, a namespace
-/// with many changes does not delay the names of other namespaces until all its changes are done. In each namespace,
-/// the names of [`Turn::First`] come first.
+/// The namespaces take turns: the next pass is for the namespace with the fewest running passes. So the names of other
+/// namespaces need not wait until all changes of a busy namespace are done. In each namespace, the names of
+/// [`Turn::First`] come first.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     /// The waiting names of each namespace and turn, in the order of their times.
     due: BTreeMap<(String, Turn), BTreeSet<(Instant, Key)>>,
     times: BTreeMap<Key, (Instant, Turn)>,
-    /// Names with a running pass. The value is the turn of this pass, with the time and turn of the next pass if a next
-    /// pass is requested.
+    /// Names with a running pass. The value is the turn of this pass, with the time and turn of the requested next
+    /// pass, if any.
     under_way: BTreeMap<Key, (Turn, Option<(Instant, Turn)>)>,
     /// Number of running passes of each namespace.
     running: BTreeMap<String, usize>,
@@ -63,7 +63,7 @@ pub(super) struct Queue {
     unfinished: BTreeMap<Key, Unfinished>,
 }
 
-/// Numbers of the unfinished passes of one name since its last pass that ended with [`End::Well`].
+/// Counts of the unfinished passes of one name since its last pass that ended with [`End::Well`].
 #[derive(Clone, Copy, Debug, Default)]
 struct Unfinished {
     /// Passes that ended with [`End::Failed`] or [`End::Later`], since the last end with [`End::Waits`].

@@ -17,8 +17,8 @@ use crate::kinds::pool::MOST_WAITING;
 pub enum State {
     /// The guest runs with earlier network data.
     Outdated,
-    /// The guest was already running when its pools first selected the machine, and the machine keeps its own network. Or
-    /// an interface of the machine keeps its network, because a pool selected it after the Secret was written.
+    /// The guest was already running when its pools first selected the machine, and the machine keeps its own network.
+    /// Or an interface keeps its network, because a pool selected the interface after the Secret was written.
     LeftAlone,
     /// The guest runs in another cluster, and the ledger will not hold its addresses after the machine is deleted.
     NotHeld,

@@ -55,7 +55,7 @@ struct Known {
     label: &'static str,
     /// For each namespace, whether it has the label.
     labelled: BTreeMap<String, bool>,
-    /// For each namespace, whether the controller last set its field (`true`) or removed it. The label may have further
+    /// For each namespace, whether the controller last set the label (`true`) or gave it up. The label may have further
     /// owners. An entry is removed when the namespace has no label.
     applied: BTreeMap<String, bool>,
     is_listed: bool,
@@ -64,7 +64,7 @@ struct Known {
 // === impl Namespaces ===
 
 impl Namespaces<Arc<Selection>> {
-    /// Creates the task that labels the namespaces with machines of IP pools.
+    /// Creates the task that writes the label of namespaces that have machines of IP pools.
     #[must_use]
     pub fn new(client: Client, selection: &SelectionCache) -> Self {
         let namespaces = |selection: &Arc<Selection>| Served {
@@ -77,7 +77,7 @@ impl Namespaces<Arc<Selection>> {
 }
 
 impl Namespaces<BTreeSet<String>> {
-    /// Creates the task that labels the namespaces with machines of MAC pools.
+    /// Creates the task that writes the label of namespaces that have machines of MAC pools.
     #[must_use]
     pub fn of_macs(client: Client, namespaces: watch::Receiver<Option<BTreeSet<String>>>, scope: &Scope) -> Self {
         let served = |names: &BTreeSet<String>| Served { names: names.clone(), is_complete: true };
@@ -177,7 +177,7 @@ impl Known {
     }
 
     /// Returns the namespaces that need the label (`true`), and the namespaces from which the label can be removed
-    /// (`false`). A namespace with the label of another owner needs it, too: the other owner may remove its label later.
+    /// (`false`). A namespace whose label has another owner needs the label, too: that owner may remove it later.
     fn updates(&self, served: &Served) -> Vec<(String, bool)> {
         let update = |(name, is_labelled): (&String, &bool)| {
             let is_served = served.names.contains(name);

@@ -233,7 +233,7 @@ impl NodePools {
         };
         let Err(error) = ask(written).await else { return Ok(Ok(())) };
         match error.refusal() {
-            // No watch reports a change of the status of the pool to this part, so the deletion is tried again later.
+            // This part gets no report of a changed status of the pool, so the deletion is tried again later.
             Some(Refusal::Other) if *derived == Derived::Delete => Err(error.to_string()),
             // The NodePool or the pool has changed or is gone. The watch reports this, which causes another pass.
             Some(Refusal::Absent | Refusal::Other) => Ok(Ok(())),
@@ -249,7 +249,7 @@ impl NodePools {
     /// not lose the pool. `None`: the pool stays. The watch reports the change, which causes another pass.
     async fn to_delete(&self, key: &Key, pools: &Api<Object>) -> kube::Result<Option<Preconditions>> {
         let all: Api<Object> = Api::namespaced_with(self.client.clone(), &key.namespace, &node_pools());
-        // The controller has the right to list these objects, and needs no right to get one of them.
+        // A list of one object needs only the right to list, which the controller has anyway.
         let only = ListParams::default().fields(&format!("metadata.name={}", key.name));
         let (pool, node_pool) = (pools.list(&only).await?.items.pop(), all.list(&only).await?.items.pop());
         let (Some(pool), Some(node_pool)) = (pool, node_pool) else { return Ok(None) };

@@ -111,7 +111,7 @@ pub fn admit_new(new: NewMachine<'_>, selection: &Selection) -> serde_json::Resu
             edit.remove(&["metadata", "annotations", annotation]);
         }
     }
-    // A Secret that exists already is not that of a machine that is created now.
+    // A new machine has no Secret yet, so an existing Secret belongs to another machine.
     let is_of_another = !is_copy && selection.may_be_of_another(&machine) && machine.has_own_reference();
     let copied = machine.reference().filter(|_| !is_of_another && (is_copy || machine.secret().is_some()));
     if copied.is_none()
@@ -183,8 +183,8 @@ pub fn admit_change(old: &Object, new: &Object, selection: &Selection, name: &st
     assign_mac_addresses(&mut edit, template);
     put_back_mac_addresses(&mut edit, old_template, template);
     let [before, machine] = [old, new].map(|object| VirtualMachine::read(object.clone()));
-    // The webhook of another controller writes a reference together with its mark. A user may write a reference to the
-    // Secret of another machine without it.
+    // The webhook of another controller writes a reference together with its mark. A reference without the mark may
+    // come from a user, and may name the Secret of another machine.
     let is_own = machine.secret().is_none_or(|secret| before.secret() == Some(secret) || machine.has_own_reference());
     if is_own && selection.may_be_of_another(&before) && selection.may_be_of_another(&machine) {
         return Ok(Allowed::of(edit, None));
@@ -244,7 +244,7 @@ pub fn admit_change(old: &Object, new: &Object, selection: &Selection, name: &st
     match secret {
         Some(secret) => {
             let label = if is_requested { renewed(secret) } else { ISSUED.to_owned() };
-            // Without an index in the old template, a pool has selected the interface after the Secret was written.
+            // If the old template has no index, a pool selected the interface after the Secret was written.
             let had_index =
                 |it: &Selected| before.networks.iter().any(|of| of.network == it.network && of.acpi_index.is_some());
             let is_same = before.secret() == Some(secret);
@@ -416,9 +416,8 @@ pub(crate) fn has_index(machine: &VirtualMachine, selected: &Selected) -> bool {
     machine.networks.iter().any(|it| it.name == selected.attachment && it.acpi_index.is_some())
 }
 
-/// Whether an interface needs an index to have the name in the guest that its pool requires, and has none, although
-/// another interface has one. If no interface has an index, another program than the controller has written the
-/// reference.
+/// Whether an interface lacks the index for the name that its pool requires in the guest, although another interface
+/// has an index. If no interface has an index, another program than the controller has written the reference.
 pub(crate) fn lacks_index(machine: &VirtualMachine, selected: &Selected) -> bool {
     machine.networks.iter().any(|it| it.acpi_index.is_some()) && name_interface(machine, selected).is_some()
 }
@@ -436,7 +435,7 @@ fn facts<'m>(machine: &'m VirtualMachine, selection: &Selection) -> Facts<'m> {
     (machine.cloud_init.as_ref().map(|volume| volume.kind), interfaces.collect())
 }
 
-/// Whether a change of the machine requires other network data, or none. A missing MAC address does not count as a
+/// Whether the earlier network data of the machine is wrong after a change. A missing MAC address does not count as a
 /// change, because it may be chosen later.
 fn has_changed(before: &VirtualMachine, after: &VirtualMachine, selection: &Selection) -> bool {
     let ((kind_before, facts_before), (kind, facts_after)) = (facts(before, selection), facts(after, selection));
@@ -452,7 +451,7 @@ fn has_changed(before: &VirtualMachine, after: &VirtualMachine, selection: &Sele
     is_served && (kind_before != kind || facts_before.len() != facts_after.len() || !facts_after.iter().all(is_same))
 }
 
-/// Whether an interface that may have an address moves to another network. Only networks with a pool count. If no
+/// Whether an interface that may have an address moves to another network. Networks without a pool do not count. If no
 /// network of the machine has a pool, and pools do not serve the machine, all its networks count: the pool of its
 /// address may be invalid or gone.
 fn interface_moves(before: &VirtualMachine, after: &VirtualMachine, selection: &Selection, is_served: bool) -> bool {
@@ -478,7 +477,7 @@ fn interface_moves(before: &VirtualMachine, after: &VirtualMachine, selection: &
 /// Whether an interface with an address of `network` is on another network now, where another guest may have this
 /// address.
 ///
-/// - `is_it`: whether the guest takes an interface of the machine for the interface with the address
+/// - `is_it`: whether the guest regards an interface of the machine as the interface with the address
 /// - `is_new`: whether an interface of the machine has come to its network. If no interface is on `network` any more,
 ///   such an interface may be the interface with the address, under another name.
 pub(crate) fn has_left(
@@ -512,7 +511,7 @@ fn put_back_mac_addresses(edit: &mut Edit, old: &Value, new: &Value) {
         let is_present = address.and_then(read_mac_address).is_some_and(|address| present.contains(&address));
         known.entry(name).or_insert(address.filter(|_| !is_present));
     }
-    // If no address is missing, the user may have removed the label on purpose.
+    // The label is restored only if an address was missing. Otherwise the user may have removed the label on purpose.
     if set_mac_addresses(edit, new, |name| *known.get(name)?) && !requires_mac_addresses(new) {
         let label = &old["metadata"]["labels"][MAC_ADDRESSES_LABEL];
         edit.set(&["spec", "template", "metadata", "labels", MAC_ADDRESSES_LABEL], label.clone());
@@ -835,7 +834,7 @@ mod tests {
         // The leader of the other controller has requested the reference, or a reference to another Secret.
         assert!(!is_changed(&object(&json!({})), &machine));
         assert!(!is_changed(&machine, &served("w-0-networkdata-cccccccccccccccc", "n/w-0")));
-        // A user has written a reference to the Secret of another machine, with its mark or without it.
+        // A user has written a reference to the Secret of another machine, with or without its mark.
         let mut unmarked = served("w-1-networkdata-cccccccccccccccc", "n/w-1");
         unmarked["spec"]["template"]["metadata"] = json!({});
         for of_another in [unmarked, served("w-1-networkdata-cccccccccccccccc", "n/w-1")] {
@@ -1039,7 +1038,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_that_has_an_address_of_an_exhausted_pool_is_created_again() {
+    fn a_machine_that_holds_an_address_is_admitted_although_its_pool_is_exhausted() {
         let object = serde_json::from_value(object(&json!({}))).unwrap();
         let decision = |network: &str| {
             let held = BTreeSet::from([network.to_owned()]);
@@ -1135,7 +1134,7 @@ mod tests {
             }
         }
         let old = vm(&label, stored.clone(), &drive);
-        // An interface has the address of another one now.
+        // Interface `iface1` now has the address that `b` had.
         let moved = vm(&label, json!([interface("iface1", "0200.0000.0002"), {"name": "b"}]), &drive);
         assert_eq!(changed(&old, &moved, &[]).0, moved);
         // The user removes only the label.
@@ -1272,7 +1271,7 @@ mod tests {
         for pools in [&live[..], &invalid, &both, &[]] {
             assert_eq!(secret(&on("02:00:00:00:00:01", &kept), pools).as_deref(), Some(EARLIER));
         }
-        // An interface is gone, and none has come to another network.
+        // An interface is gone, and the machine has no interface on a new network.
         let gone = [("iface1", 101, "infra/vlan10")];
         let ending = [pool("p", &json!({"metadata": {"deletionTimestamp": "2026-08-14T10:00:00Z"}}))];
         for pools in [&live[..], &invalid, &both, &ending, &[]] {
@@ -1491,7 +1490,7 @@ mod tests {
     }
 
     #[test]
-    fn the_webhook_changes_nothing_more_in_its_own_result_for_a_machine_with_any_content() {
+    fn the_webhook_leaves_its_own_result_for_a_machine_with_any_content_unchanged() {
         let pools = [pool("p", &json!({}))];
         let addresses = json!({"annotations": {"network.kubevirt.io/addresses": r#"{"iface1": ["10.0.0.8/24"]}"#}});
         let mut valid = object(&json!({}));

@@ -52,7 +52,7 @@ pub struct Selection {
     node_pools: BTreeMap<Key, Arc<Object>>,
     /// The networks of all valid pools.
     networks: BTreeSet<String>,
-    /// Whether the cluster may have pools of another controller, which are not here.
+    /// Whether the cluster may have further pools, which belong to another controller.
     is_part: bool,
 }
 
@@ -290,9 +290,9 @@ impl Selection {
         })
     }
 
-    /// Returns the interfaces for which a machine keeps the network data of a pool that is being deleted and refers to
-    /// the machine. An interface is left out if `selected` has its network or its name in the guest, or if the pool
-    /// cannot serve the machine as it is now. `None`: no such pool refers to the machine, or the machine has no
+    /// Returns the interfaces for which a machine keeps its network data although their pool is being deleted. An
+    /// interface is left out if `selected` has its network or its name in the guest, or if the pool cannot serve the
+    /// machine as it is now. `None`: no pool that is being deleted refers to the machine, or the machine has no
     /// interface on the network of such a pool.
     pub(crate) fn kept(&self, machine: &VirtualMachine, selected: &[Selected]) -> Option<Vec<Selected>> {
         // The network of a pool with errors is unknown.

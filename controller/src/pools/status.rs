@@ -71,8 +71,8 @@ const IN_USE: &str = "InUse";
 // === impl KnownPools ===
 
 impl KnownPools {
-    /// Replaces the pools, and the machines and claims that each pool may serve. If `memberships` lacks a pool, no
-    /// NodePool and no label of a Namespace counts as known for this pool.
+    /// Replaces the pools, and the machines and claims that each pool may serve. For a pool that is not in
+    /// `memberships`, no NodePool and no label of a Namespace is known.
     pub fn set(&mut self, pools: BTreeMap<PoolId, Arc<KnownPool>>, memberships: Arc<BTreeMap<PoolId, Membership>>) {
         let is_same = |(one, other): (&Arc<KnownPool>, &Arc<KnownPool>)| Arc::ptr_eq(one, other);
         let has_same_pools = pools.len() == self.pools.len() && pools.values().zip(self.pools.values()).all(is_same);
@@ -467,7 +467,7 @@ mod tests {
         Observation { usage, ..Observation::default() }
     }
 
-    /// State of a pool that the registry does not have and that has this number of held leases.
+    /// State of a pool that is not in the registry, with this number of held leases.
     fn held(held: usize) -> Observation {
         Observation { usage: PoolUsage { held, ..PoolUsage::default() }, ..Observation::default() }
     }
@@ -498,7 +498,7 @@ mod tests {
         (id.to_owned(), ["False", reason, message].map(str::to_owned))
     }
 
-    /// The pool after an update of its status is stored.
+    /// Returns the pool as it is stored after an update of its status.
     fn stored(mut object: PoolObject, update: &Update) -> PoolObject {
         object.status = Some(serde_json::from_value(update.patch["status"].clone()).unwrap());
         object.metadata.resource_version = Some("8".to_owned());
@@ -811,8 +811,8 @@ mod tests {
         expected["status"]["waiting"] = 11.into();
         expected["status"]["firstWaiting"] = json!(queue.into_iter().chain([machine("m-1", 10)]).collect::<Vec<_>>());
         assert_eq!(patch(known), expected);
-        // Rejected machines do not change the condition `Exhausted`: with this condition, the webhook decides whether
-        // it rejects a machine.
+        // Rejected machines do not change the condition `Exhausted`: by this condition, the webhook decides whether to
+        // reject a machine.
         let mut relieved = Observation { relief: Some("clusters/b".to_owned()), ..observation(0, 254) };
         relieved.usage.refused = 1;
         let update = index.updates(&observations([("clusters/a", relieved)]), at(100)).remove(0);
@@ -979,8 +979,7 @@ mod tests {
         let mut index = KnownPools::default();
         index.apply(PoolObject::read(serde_json::from_value(honest).unwrap()));
         let mut check = |object: crate::cluster::object::Object| {
-            // A pool can reserve addresses of its own network, so this pool must not move to the network of the other
-            // pool.
+            // A pool can reserve addresses of its own network, so the pools here must be on different networks.
             if object.data["spec"]["network"] == "infra/vlan10" {
                 return;
             }

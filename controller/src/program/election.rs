@@ -52,10 +52,10 @@ struct View {
     written: Vec<MicroTime>,
     /// Version and tenure of the Lease that was read last.
     last: Option<(u64, Tenure)>,
-    /// Number of times so far that this replica saw another leader, a restored Lease, or that the Lease was deleted.
+    /// Number of times so far that this replica saw another leader, or that the Lease was restored or deleted.
     ages: u64,
-    /// The term of this candidate, which may have expired. Since the start of the term, no other holder of the Lease
-    /// was seen.
+    /// The term of this candidate. The term may have expired. No other holder of the Lease was seen since the start of
+    /// the term.
     term: Option<Term>,
     /// Number of the terms of this candidate so far.
     terms: u64,
@@ -85,8 +85,8 @@ impl Candidate {
         Self { api, name: name.to_owned(), view, watchdog: Watchdog::none(), ages: watch::Sender::default() }
     }
 
-    /// Returns a receiver that is notified when another replica leads, or when the API server has older objects than
-    /// before. Then objects that the replica has read may no longer exist.
+    /// Returns a receiver that is notified when objects that the replica has read may no longer exist: when another
+    /// replica leads, or when the API server has older objects than before.
     pub fn ages(&self) -> watch::Receiver<u64> {
         self.ages.subscribe()
     }
@@ -538,7 +538,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_lease_of_any_content_is_taken_with_its_version_after_its_duration() {
+    fn an_expired_lease_of_any_content_is_taken_with_its_version() {
         let mut valid = serde_json::to_value(lease(Some("b"), "7", 3)).unwrap();
         valid["metadata"]["annotations"] = serde_json::json!({"a": "b"});
         valid["spec"]["strategy"] = "OldestEmulationVersion".into();

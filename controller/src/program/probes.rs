@@ -165,7 +165,7 @@ impl Authority {
         if result != Err(StatusCode::SERVICE_UNAVAILABLE) {
             let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
             if answers.len() == MOST_KEPT {
-                // Answers about tokens without the right are removed first, because every client can send such tokens.
+                // Refusals are removed first, because every client can send tokens that are refused.
                 let refused = answers.iter().position(|answered| answered.result.is_err());
                 answers.remove(refused.unwrap_or_default());
             }

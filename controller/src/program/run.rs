@@ -207,7 +207,7 @@ pub async fn work(options: &Options, client: Client, phase: watch::Receiver<Phas
     cache.abort();
     // After these tasks have ended, no pass runs, so no pass writes a log line.
     drop(tokio::join!(leader, cache));
-    // The Lease is released last, because no other replica must lead while a write of this replica has no answer.
+    // The Lease is released last, because another replica must not lead while a write of this replica has no answer.
     if let Some((stop, task)) = election {
         stop.send_replace(true);
         task.await.context("releasing the Lease")?;
@@ -215,7 +215,7 @@ pub async fn work(options: &Options, client: Client, phase: watch::Receiver<Phas
     Ok(())
 }
 
-/// Does the work of a leader in each term, from the beginning in every new term. A replica that does not lead is ready,
+/// Does the work of a leader in each term. Each term starts from the beginning. A replica that does not lead is ready,
 /// because it serves webhooks. A leader is ready after its start, while the API server responds. No replica is ready
 /// before the cluster has the definitions of this version, so that a rolling upgrade keeps the earlier version until
 /// then.

@@ -13,7 +13,7 @@ pub(super) const MOST_OF_GUEST: usize = 4;
 /// The size of a share is the number of all addresses of the family in the pool, divided by this number. A pool has a
 /// share for the namespace of a guest only if the pool does not serve this namespace, or also serves other namespaces.
 const PART: u128 = 4;
-/// Size of a share of a pool whose addresses come from another program: such a pool has no number of addresses.
+/// Size of a share of a pool whose addresses come from another program: the size of such a pool is unknown.
 const MOST_OF_EXTERNAL: usize = 64;
 
 /// An address that a guest reports on a network.

@@ -76,7 +76,7 @@ struct Known {
     missing: BTreeSet<Key>,
 }
 
-/// The work of the part while the API server serves the same kinds.
+/// The work of the part until the API server serves other kinds than `kinds`.
 struct Work<'n> {
     of: &'n Neighbours,
     kinds: NeighbourKinds,

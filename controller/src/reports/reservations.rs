@@ -50,7 +50,7 @@ pub(super) struct Reservations {
     /// with the address.
     anywhere: BTreeMap<Key, (String, BTreeSet<IpAddr>)>,
     queues: BTreeMap<Share, Queue<Place>>,
-    /// For each pool, the number of addresses of each guest that are beyond the bounds.
+    /// For each pool and guest, the number of addresses beyond the bounds.
     beyond: BTreeMap<String, BTreeMap<Key, usize>>,
     /// The absent addresses, sorted by the time at which their reservation ends.
     absent: BTreeSet<(Instant, Place)>,
@@ -108,7 +108,7 @@ enum Standing {
     Admitted,
     /// Not reserved: the share of the namespace is used up.
     Waiting,
-    /// Not reserved: too many earlier addresses of the same guest count in shares.
+    /// Not reserved: the guest already has the maximum number of addresses that count in shares.
     Crowded,
 }
 
@@ -144,7 +144,7 @@ impl Reservations {
                 for (address, tracked) in addresses {
                     let place = Place { guest: guest.clone(), network: network.clone(), address: *address };
                     let before = std::mem::replace(&mut tracked.standing, Standing::Unused);
-                    // For another standing, the next report decides again whether the guest has replaced the address.
+                    // The next report decides again whether the guest has replaced the address.
                     if let Some(until) = tracked.until.take() {
                         self.absent.remove(&(until, place.clone()));
                     }
@@ -246,7 +246,7 @@ impl Reservations {
 
     /// Returns the reservations that have begun and ended since the last call.
     pub(super) fn take_changes(&mut self) -> Changes {
-        // If the first step of a reservation is its end, the reservation existed at the time of the last call.
+        // The first and last step of each reservation. If the first step is an end, the last call had the reservation.
         let mut effects: BTreeMap<Reservation, (bool, bool)> = BTreeMap::new();
         for (reservation, is_begin) in std::mem::take(&mut self.steps) {
             effects.entry(reservation).or_insert((is_begin, is_begin)).1 = is_begin;
@@ -277,8 +277,8 @@ impl Reservations {
         self.beyond.iter().map(|(pool, guests)| (pool.clone(), Beyond::of(guests))).collect()
     }
 
-    /// Updates which addresses of a guest are absent: the guest has replaced the address. An address that no pool has may be
-    /// replaced by any address. Otherwise the addresses that a guest changes every day would use up [`MOST_REPORTED`].
+    /// Updates which addresses of a guest are absent, that is, replaced by another address of a pool. For an address
+    /// that no pool has, any other address is enough: otherwise, daily changes would use up [`MOST_REPORTED`].
     fn note_absences(&mut self, key: &Key, guest: &Guest, now: Instant) {
         let Some(known) = self.guests.get_mut(key) else { return };
         for (network, addresses) in &mut known.networks {
@@ -314,8 +314,8 @@ impl Reservations {
             .entry(place.guest.clone())
             .or_insert_with(|| Known { uid: uid.to_owned(), networks: BTreeMap::new() });
         let is_known = known.networks.get(&place.network).is_some_and(|all| all.contains_key(&place.address));
-        // The limit applies only to guests. An object that names no network has few addresses, but each of them can be
-        // on several networks.
+        // The limit applies only to guests. An object that names no network has few addresses, and each of them may
+        // count on several networks.
         let is_anywhere = self.anywhere.contains_key(&place.guest);
         let is_full = || known.networks.values().map(BTreeMap::len).sum::<usize>() >= MOST_REPORTED;
         if is_known || !is_anywhere && is_full() {

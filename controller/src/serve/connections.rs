@@ -13,8 +13,8 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 /// Time in which a connection must end its request after it has lost its place.
 const GIVE_WAY: Duration = Duration::from_secs(1);
-/// The number of places, divided by this number, is the maximum number of connections without a place that may still
-/// end their request. Further connections end at once.
+/// For each `ENDING` places, one connection that has lost its place may still end its request. Further connections
+/// without a place end at once.
 const ENDING: u32 = 4;
 
 /// The places and the connections of a server.
@@ -64,7 +64,7 @@ struct Place {
 /// A connection that waits for a place.
 struct Waiting(Arc<Mutex<Open>>);
 
-/// A request that is being served. Meanwhile, its connection does not lose its place.
+/// A request that is being served. Its connection keeps its place until the request ends.
 pub(super) struct Serving(Slot);
 
 // === impl Connections ===

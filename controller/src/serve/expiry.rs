@@ -76,7 +76,7 @@ mod tests {
     fn a_truncated_certificate_has_no_expiry_and_a_damaged_certificate_causes_no_panic() {
         let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
         let der = made.cert.der().to_vec();
-        // The end of the validity comes after the first quarter of the certificate.
+        // The first quarter of the certificate does not contain the end of the validity.
         assert!((0..der.len() / 4).all(|length| expiry(&der[..length]).is_none()));
         for at in 0..der.len() {
             for byte in [0, 0x7f, 0x80, 0x84, 0xff] {

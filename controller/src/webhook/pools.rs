@@ -430,7 +430,7 @@ pub(super) async fn verdict(
     Ok(verdict)
 }
 
-/// Waits for leases until this time. The error is the reason in words.
+/// Reads leases, and waits for the answer at most until this time. The error is a text for people.
 async fn within<T>(until: Instant, read: impl Future<Output = kube::Result<T>>) -> Result<T, String> {
     match timeout_at(until, read).await {
         Ok(answer) => answer.map_err(|error| error.to_string()),

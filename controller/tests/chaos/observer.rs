@@ -147,8 +147,8 @@ struct State {
     /// Instances whose guest was running when the pool of the VirtualMachine was created: UID of the instance, by UID
     /// of the VirtualMachine.
     left_alone: BTreeMap<String, String>,
-    /// Number of allocations of an address that was in use: a guest reported the address, or an object recorded it,
-    /// only a short time before, or a silent guest has it.
+    /// Number of allocations of an address that was in use: a silent guest has it, or only a short time before a guest
+    /// reported it or an object recorded it.
     taken: usize,
     /// The pools, by namespace and name: UID, label of the machines, and creation time.
     pools: BTreeMap<(String, String), (String, String, Timestamp)>,
@@ -197,8 +197,8 @@ pub struct Counts {
     pub late: usize,
     /// Number of guests that started without network data, because a change had removed the mark of their machine.
     pub stripped: usize,
-    /// Number of allocations of an address that was in use: a guest reported the address, or an object recorded it,
-    /// only a short time before, or a silent guest has it.
+    /// Number of allocations of an address that was in use: a silent guest has it, or only a short time before a guest
+    /// reported it or an object recorded it.
     pub taken: usize,
 }
 
@@ -842,7 +842,7 @@ impl State {
         }
     }
 
-    /// Stores which guests use an address without a lease when the replay begins.
+    /// Stores which guests use an address without a lease at the beginning of the replay.
     fn note_unrecorded(&mut self) {
         self.restored = self.held.clone();
         for ((kind, namespace, name), used) in &self.users {

@@ -187,7 +187,7 @@ impl Place {
         place
     }
 
-    /// Starts the stand-ins. A stand-in that fails begins again.
+    /// Starts the stand-ins. A stand-in that fails is started again.
     pub fn start(self: &Arc<Self>) {
         let (place, kubevirt) = (Arc::clone(self), Arc::clone(&self.kubevirt));
         let provider = spawn_local(async move {

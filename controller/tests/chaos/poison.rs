@@ -178,7 +178,7 @@ impl Poison {
         missing.iter().map(|name| format!("no replica reports the lease {name}, which cannot be read")).collect()
     }
 
-    /// Returns a problem for each written lease that still gives its address to its holder, which does not exist.
+    /// Returns a problem for each lease that a person wrote for a holder that does not exist, and that is still held.
     pub async fn problems(&self) -> Vec<String> {
         let leases = all(&self.leases).await;
         let holders = self.holders.lock().unwrap();
@@ -193,7 +193,7 @@ impl Poison {
             .collect()
     }
 
-    /// Returns the leases that persons have written or edited, except those that the controller has written since.
+    /// Returns the leases that a person wrote or edited, and that the controller has not written since.
     async fn mistakes(&self) -> Vec<DynamicObject> {
         let is_mistake = |lease: &DynamicObject| {
             [WRITTEN, EDITED].iter().any(|annotation| lease.annotations().contains_key(*annotation))

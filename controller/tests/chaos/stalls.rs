@@ -20,7 +20,7 @@ use crate::replicas::{Port, Replica};
 
 /// Number of connections to each port. It is larger than the number of connections that a port accepts.
 const CONNECTIONS: usize = 300;
-/// Time until a request of another client must have succeeded while the connections are stalled.
+/// Time limit for a request of another client while the connections are stalled.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Opens stalled connections to each port of the replicas. Returns a problem for each request of another client that

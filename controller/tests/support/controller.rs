@@ -193,7 +193,7 @@ impl Site {
         address.data["spec"]["address"].as_str().unwrap().to_owned()
     }
 
-    /// Waits until the claim is not ready with this reason, and returns the message.
+    /// Waits until the claim has this reason for not being ready, and returns the message.
     pub async fn until_not_ready(&self, name: &str, reason: &str) -> String {
         let claim = until(&self.claims, name, |claim| is_ready(claim, "False", reason)).await;
         condition(&claim)["message"].as_str().unwrap().to_owned()

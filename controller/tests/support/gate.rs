@@ -20,7 +20,7 @@ pub fn is_list_of_services(request: &Request<Body>) -> bool {
     request.uri().path().ends_with("/services") && !is_watch(request)
 }
 
-/// Whether a request watches the instances. A leader sends it after it has listed the instances.
+/// Whether a request watches the instances. A leader lists the instances before it sends such a request.
 pub fn is_watch_of_instances(request: &Request<Body>) -> bool {
     request.uri().path().ends_with("/virtualmachineinstances") && is_watch(request)
 }

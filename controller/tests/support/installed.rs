@@ -96,8 +96,7 @@ impl<'c> Installed<'c> {
     }
 }
 
-/// Whether the API server accepts a pool in a dry run, or refuses it for another reason than a webhook that does not
-/// answer.
+/// Whether the API server no longer calls the webhook: a pool in a dry run does not fail with code 500.
 async fn is_unasked(cluster: &Cluster) -> bool {
     let dry_run = PostParams { dry_run: true, ..PostParams::default() };
     let pools: Api<StaticIPPool> = Api::namespaced(cluster.client(), "default");

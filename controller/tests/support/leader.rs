@@ -88,7 +88,7 @@ pub fn version(object: &impl ResourceExt) -> u64 {
     object.resource_version().unwrap().parse().unwrap()
 }
 
-/// Returns a clock that shows the time of the wall clock, as a leader starts it.
+/// Returns a clock that starts at the time of the wall clock, like the clock of a leader.
 pub fn clock() -> Clock {
     Clock::starting_at(Timestamp::now())
 }

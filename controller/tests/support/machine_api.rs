@@ -76,8 +76,8 @@ impl MachineApi {
         all
     }
 
-    /// Waits until the API server accepts a Machine as an owner whose deletion a claim blocks. A real API server reads
-    /// the kinds that it serves only every few seconds.
+    /// Waits until the API server accepts a Machine as an owner whose deletion a claim blocks. A real API server
+    /// updates its list of kinds only every few seconds.
     async fn until_owners_are_known(&self) {
         let owner = json!({
             "apiVersion": format!("{GROUP}/{VERSION}"), "kind": "Machine", "name": "probe", "uid": "probe",

@@ -51,7 +51,7 @@ struct Source {
     field_path: String,
 }
 
-/// Where a replacement writes: one part, between two delimiters, of the strings at these paths.
+/// Where a replacement writes: a delimiter splits each string at these paths, and one part is replaced.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Destination {

@@ -75,7 +75,7 @@ pub fn is_lease_write(call: &server::Call) -> bool {
     call.plural == "staticipleases" && matches!(call.verb, "create" | "update" | "delete")
 }
 
-/// Waits for an event about an object of any kind or of this kind. Returns the note of the event.
+/// Waits for an event about an object, and returns the note of the event. `kind` is `None`: an object of any kind.
 pub async fn until_event(client: Client, namespace: &str, kind: Option<&str>, name: &str, reason: &str) -> String {
     let events: Api<Event> = Api::namespaced(client, namespace);
     let is_about = |object: &ObjectReference| {

@@ -246,7 +246,7 @@ fn check(path: &Path, document: &[u8], label: Label) -> Result<()> {
     Ok(())
 }
 
-/// A placeholder for the machine of a document that belongs to no machine.
+/// Returns a placeholder machine, for a document that belongs to no machine.
 pub(crate) fn example_machine() -> Machine {
     Machine::new(String::new(), String::new(), String::new())
 }

@@ -328,7 +328,7 @@ pub(crate) fn in_template<T>(result: Result<T>, file: Option<&Path>) -> Result<T
 }
 
 /// Returns the settings of a template for the interface of a pool. `pool check` reports the warnings about the template
-/// itself, once for all pools.
+/// itself only once, not for each pool.
 fn template_facts(template: &Template, spec: &PoolSpec) -> Result<TemplateFacts> {
     // The check of the pool reports an invalid interface name.
     let interface = spec.interface.as_deref().unwrap_or(Pool::DEFAULT_INTERFACE).parse();
@@ -420,8 +420,8 @@ impl Machines {
         if count == 0 {
             say(format_args!("warning: no objects in the lists, nothing to do: check the namespace"));
         } else if machines.is_empty() && inventory.diagnostics.is_empty() {
-            // The other formats of `claim`, such as `apply`, write a record on a KubevirtMachine, which VirtualMachines
-            // of the lists do not have.
+            // The other formats of `claim`, such as `apply`, write a record on a KubevirtMachine. These VirtualMachines
+            // have none.
             let options = match command {
                 "claim" => {
                     "--uid and --format network-data, then write the addresses into annotations of the VirtualMachines (README.md)"

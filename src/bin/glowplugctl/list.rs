@@ -179,7 +179,8 @@ impl Listed {
 
     /// Keeps the entries that match a filter. `clusters` has the hosted cluster of each pool. A record without a lease
     /// matches no condition on pools, and a waiting machine matches no condition on addresses or networks. If the
-    /// filter has a condition other than the machine, a missing machine stays only if it holds a listed address.
+    /// filter has a condition on pools, addresses or networks, a missing machine stays only if it holds a listed
+    /// address.
     fn retain(&mut self, filter: &Filter, clusters: &BTreeMap<String, String>) {
         let Filter { node_pool, cluster, address, network, .. } = filter;
         self.addresses.retain(|it| {

@@ -82,7 +82,7 @@ fn releasable(
 ) -> (Vec<Machine>, usize) {
     let count = machines.len();
     let in_use = inventory.map(|inventory| audit::holders_in_use(allocator, inventory)).unwrap_or_default();
-    // Without any object of a kind, the list of this kind is probably missing.
+    // If the lists have no object of a kind, the list of this kind is probably missing.
     let absent = inventory.map(Inventory::absent_kinds).unwrap_or_default().join(" and no ");
     let releasable = machines.into_iter().filter_map(|KubevirtMachine { machine, is_being_deleted, .. }| {
         let Some(inventory) = inventory.filter(|_| !force) else { return Some(machine) };

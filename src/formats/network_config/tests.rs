@@ -13,7 +13,7 @@ use crate::network::{
     Nic,
 };
 
-/// A title and its words, or `None` without words.
+/// The title and the words as a line. `None` without words.
 fn line(title: &str, words: &[String]) -> Option<String> {
     (!words.is_empty()).then(|| format!("{title} {}", words.join(" ")))
 }

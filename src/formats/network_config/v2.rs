@@ -55,8 +55,8 @@ const COMMON: &[&str] = &[
     "routing-policy",
 ];
 
-/// Further members of a device in netplan, which messages do not list. `link-local` is read. Each other member has no
-/// effect on the network of the first boot, or has a separate diagnostic.
+/// Further members that a device may have in netplan. Messages do not list these members. `link-local` is read. Each
+/// other member has no effect on the network of the first boot, or has a separate diagnostic.
 const PASSED_OVER: &[&str] = &[
     "activation-mode",
     "auth",

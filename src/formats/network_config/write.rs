@@ -131,8 +131,8 @@ fn drop_other_default_routes(
     }
 }
 
-/// Returns the links sorted by section. The section with the machine's default route comes first, because of several
-/// default routes with equal metrics the first counts.
+/// Returns the links sorted by section. The section with the machine's default route comes first: among default routes
+/// with equal metrics, the first one counts.
 fn order(network: &NetworkConfig) -> Vec<LinkIndex> {
     let chosen = DefaultRoutes::of(network);
     let first = chosen.links().map(|link| section(network.link(link)));

@@ -1,5 +1,5 @@
-//! Removes comments on their own lines and trailing commas: people write both in JSON, although JSON does not allow
-//! them.
+//! Removes trailing commas, and comments that have a line of their own: people write both in JSON, although JSON does
+//! not allow them.
 //!
 //! Blanks replace the removed characters, so that the line and the column of all other characters stay the same. A JSON
 //! string ends on the line on which it begins, so a line that begins with a comment is never inside a string.

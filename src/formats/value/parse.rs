@@ -28,8 +28,8 @@ pub fn parse(document: &[u8], diagnostics: &mut Diagnostics) -> Result<Value, Di
     repeats.into_iter().next().map_or(Ok(value), Err)
 }
 
-/// Parses a JSON or YAML document that people maintain in a file. Every repeated key in an object is an error. YAML in
-/// flow style is accepted, although it begins with a brace or a bracket as JSON does.
+/// Parses a JSON or YAML document that people maintain in a file. YAML in flow style is accepted, although it begins
+/// with a brace or a bracket as JSON does.
 ///
 /// # Errors
 ///
@@ -152,8 +152,8 @@ fn is_like_json(document: &[u8]) -> bool {
 }
 
 /// Whether the document is a network-config in YAML's flow style: a brace, and then the key `version` or `network`
-/// without quotes. JSON in which one quote is missing must not be parsed as YAML. Without both quotes, the document is
-/// certainly not meant as JSON.
+/// without quotes. JSON in which one quote is missing must not be parsed as YAML. If both quotes are missing, the
+/// document is certainly not meant as JSON.
 fn is_network_config_in_flow_style(document: &[u8]) -> bool {
     let Some(first) = content(document).strip_prefix(b"{") else { return false };
     let first = first.trim_ascii_start();

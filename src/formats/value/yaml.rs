@@ -72,7 +72,7 @@ fn compose(document: &[u8], rules: Rules) -> Result<Composer, Diagnostic> {
     Ok(composer)
 }
 
-/// The first word on a line that is an IPv6 address and ends with a colon. YAML reads this colon as the end of a key.
+/// On a line, the first word that is an IPv6 address and ends with a colon. YAML reads this colon as the end of a key.
 fn address_with_a_final_colon(document: &str, line: usize) -> Option<&str> {
     let line = document.lines().nth(line.checked_sub(1)?)?;
     let mut words = line.split([' ', ',', '{', '}', '[', ']']);
@@ -338,8 +338,8 @@ impl Composer {
     }
 }
 
-/// Refuses a merge that kubectl reads in another way: in kubectl, a merged member replaces a member of the mapping
-/// itself that stands before `<<`.
+/// Refuses a merge that kubectl reads in another way: kubectl lets a merged member replace a member of the same key
+/// before `<<`.
 fn check_merge(value: &Value, own: &BTreeMap<String, usize>, path: String) -> Result<(), Diagnostic> {
     let mappings = match value {
         Value::Array(mappings) => mappings.as_slice(),

@@ -32,10 +32,10 @@ pub(super) struct OwnUuid {
     /// The uuid in lower case.
     pub(super) uuid: String,
     /// Whether the machine's own drive has this uuid. If so, a drive with another uuid belongs to another machine, and
-    /// KubeVirt did not make a drive without a uuid for this machine. For a VirtualMachineInstance without
-    /// `spec.domain.firmware`, KubeVirt writes a random uuid on the drive, and libvirt writes another random uuid
-    /// (version 4) and no serial number into the firmware. A machine that is made from a VirtualMachine has a uuid of
-    /// version 5 or a serial number, unless KubeVirt 1.6.0 created the VirtualMachine. Source:
+    /// a drive without a uuid is not the drive that KubeVirt made for this machine. For a VirtualMachineInstance
+    /// without `spec.domain.firmware`, KubeVirt writes a random uuid on the drive, and libvirt writes another random
+    /// uuid (version 4) and no serial number into the firmware. A machine that is made from a VirtualMachine has a uuid
+    /// of version 5 or a serial number, unless KubeVirt 1.6.0 created the VirtualMachine. Source:
     /// `kubevirt/kubevirt:pkg/cloud-init/cloud-init.go`, `cloudInitUUIDFromVMI`.
     pub(super) is_on_drive: bool,
 }
@@ -152,7 +152,7 @@ impl Candidate {
 // === impl Why ===
 
 impl Why {
-    /// The reason for a drive whose uuid does not show to which machine the drive belongs.
+    /// Rates a drive whose uuid does not show to which machine the drive belongs.
     fn without_uuid(has_shape: bool) -> Self {
         if has_shape { Self::Shape } else { Self::Label }
     }

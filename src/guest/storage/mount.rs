@@ -24,7 +24,7 @@ pub(super) struct MountedDrive<'a> {
 ///
 /// The kernel mounts a drive if our reader fails, finds no files of a config drive, or cannot read the network
 /// document. Only two errors of the document are final: the document is too large, or is not a regular file. A symbolic
-/// link on an ISO 9660 drive is such a file, too.
+/// link on an ISO 9660 drive is not a regular file.
 ///
 /// Our reader comes first, because the first mount of ISO 9660 makes the kernel load a driver, which takes longer than
 /// the rest of a run.

@@ -76,7 +76,7 @@ impl Sysfs<'_> {
     }
 
     /// Whether a device is read before the larger devices: a small device, or a device whose size the kernel does not
-    /// report. A partition is not read before them, because it is part of a device that may be large.
+    /// report. A partition does not count as small, because it is part of a device that may be large.
     pub(super) fn is_small(&self, name: &str) -> bool {
         let is_partition = self.has(&format!("{BLOCK_DEVICES}/{name}/partition"));
         !is_partition && self.sectors(name).is_none_or(|sectors| sectors <= SMALL)

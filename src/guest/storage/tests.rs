@@ -510,7 +510,7 @@ fn the_only_drive_of_a_virtual_machine_instance_without_firmware_is_used() {
 }
 
 #[test]
-fn on_a_machine_with_a_random_uuid_drives_that_disagree_are_an_error() {
+fn drives_that_disagree_are_an_error_on_a_machine_with_a_random_uuid() {
     let machine = FakeMachine::new(Some(RANDOM));
     machine.device("sr0", config_2(OWN, "{}"));
     machine.device("vdb", config_2(OTHER, "{} "));
@@ -980,7 +980,7 @@ fn fat() -> Vec<u8> {
 
 /// The units for the hostname, the attributes and the SSH keys have no right to mount.
 #[test]
-fn the_error_about_a_fat_drive_that_is_not_mounted_names_the_unit_that_mounts_and_the_reason() {
+fn the_error_about_an_unmounted_fat_drive_names_the_unit_that_may_mount_and_the_reason() {
     let machine = FakeMachine::unmountable(Some(OWN), Errno::EPERM);
     machine.device("vdb", fat());
     let expected = format!(

@@ -1,5 +1,5 @@
-//! Adoption: makes leases and reservations from the records of Kubernetes objects, and reports records that contradict
-//! the ledger or the pools. Adoption never frees an address.
+//! Adoption: makes leases and reservations from the records of Kubernetes objects, and reports each record that
+//! contradicts the ledger or the pools. Adoption never frees an address.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -115,7 +115,7 @@ impl Allocator {
         let known = held.iter().find(|(_, held)| *held == address).map(|(network, _)| network);
         let (name, network) = match attribution {
             Attribution::Pool(name, network) => (name, network),
-            // The record does not lead to one pool, but the claimant already holds the address on one of these
+            // The pool of the record is not certain, but the claimant already holds the address on one of the possible
             // networks.
             Attribution::Ambiguous(networks) | Attribution::NoPool(networks)
                 if known.is_some_and(|known| networks.contains(known)) =>
@@ -234,7 +234,7 @@ impl Allocator {
         Outcome::Added
     }
 
-    /// Returns why another claimant keeps an address from this claimant. `None`: no other claimant does.
+    /// Returns why another claimant prevents this claimant from holding an address. `None`: no other claimant does.
     fn other_use(&self, network: &str, address: IpAddr, claimant: &Claimant) -> Option<Problem> {
         if let Some(other) = self.rival(network, address, claimant) {
             return Some(Problem::Duplicate(other));

@@ -96,7 +96,7 @@ impl Network {
     }
 
     /// Whether the report of a guest contradicts the holder or another user of the address. `false` if the address has
-    /// no holder, or if the guest is that of the holder.
+    /// no holder, or if the guest is the holder's own guest.
     pub(super) fn guest_differs(&self, address: IpAddr, claimant: &Claimant, is_offered: &dyn Fn() -> bool) -> bool {
         let Claimant { machine, interface } = claimant;
         let is_own = self.has_own_record(address, machine);

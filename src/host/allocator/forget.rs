@@ -17,7 +17,7 @@ use crate::network::{Family, InterfaceName};
 
 /// Number of remembered addresses that are never forgotten.
 const REMEMBERED: usize = 1_000;
-/// Number of remembered addresses for each held address that are never forgotten. The larger of the two limits applies.
+/// The same limit as a number for each held address. The larger of the two limits applies.
 const REMEMBERED_PER_HELD: usize = 4;
 /// Maximum number of leases that one call forgets. The controller sends the writes of one call together, one for each
 /// lease.
@@ -186,7 +186,7 @@ mod tests {
         assert_eq!(forgotten(&mut allocator(leases()), &[], 9), [0, 3].into());
         assert_eq!(forgotten(&mut allocator(leases()), &["n/p"], 9), [0].into());
         assert_eq!(forgotten(&mut allocator(leases()), &["n/other"], 9), [0, 3].into());
-        // A machine and a claim of one name do not get the address of each other.
+        // A machine and a claim of the same name do not get each other's address.
         let both = [claim("a", Some(1)), machine("a", Some(2)), lease(HolderKind::IpamClaim, "a", Some(3))];
         assert_eq!(forgotten(&mut allocator(both), &["n/p"], 9), [].into());
     }

@@ -231,7 +231,7 @@ impl Network {
         claimants.into_iter().find(fits)
     }
 
-    /// The interfaces of a machine that record this address without a lease.
+    /// The interfaces of a machine with a record of this address, but no lease.
     pub(super) fn conflicts_of(&self, address: IpAddr, machine: &Machine) -> Vec<InterfaceName> {
         let interfaces = self.conflicts.get(&address).and_then(|machines| machines.get(machine));
         interfaces.into_iter().flat_map(BTreeMap::keys).copied().collect()
@@ -250,9 +250,9 @@ impl Network {
         self.lease(address).filter(|lease| lease.released.is_some() && lease.migrated.is_some())
     }
 
-    /// The released lease of an address that the reuse delay keeps from a machine. The delay keeps an address from
-    /// every machine other than the last holder and its successors. If the guest of the lease migrated with the
-    /// address, the delay keeps the address from them, too.
+    /// The released lease of an address, if its reuse delay applies to a machine. The delay applies to every machine
+    /// other than the last holder and its successors. If the guest of the lease migrated with the address, the delay
+    /// applies to the last holder and its successors, too.
     pub(super) fn delayed_for(&self, address: IpAddr, machine: &Machine) -> Option<&Lease> {
         self.delayed_until(address)?;
         let is_own = |last: &Lease| last.migrated.is_none() && is_successor(&last.claimant.machine, machine);
@@ -363,9 +363,9 @@ impl Network {
     /// contradict nothing:
     ///
     /// - the unreadable record of an unknown machine, which may be this machine
-    /// - a record that needs no lease, or a report, if both objects belong to one VirtualMachine, and both are claims
-    ///   or both are machines: this may be an earlier record of this machine, such as the record of an IPAddress before
-    ///   its claim
+    /// - a report, or a record that needs no lease, if both objects belong to one VirtualMachine and are of one kind,
+    ///   claims or machines: it may be an earlier record of this machine, such as the record of an IPAddress before its
+    ///   claim
     pub(super) fn is_recorded_by_other(&self, address: IpAddr, machine: &Machine) -> bool {
         let is_weak = |state: &State| matches!(state, State::ByRecord | State::ByReport);
         let is_before =
@@ -382,7 +382,7 @@ impl Network {
         interfaces.get(&claimant.interface).map(|(state, _)| *state)
     }
 
-    /// Whether an address is reserved for a machine because no pool offers it any more.
+    /// Whether an address that no pool offers any more is reserved for a machine.
     pub(super) fn is_excluded_for(&self, address: IpAddr, machine: &Machine) -> bool {
         let interfaces = self.conflicts.get(&address).and_then(|machines| machines.get(machine));
         interfaces.into_iter().flat_map(BTreeMap::values).any(|(state, _)| *state == State::Excluded)

@@ -126,7 +126,7 @@ impl Allocator {
         ReservedAddresses::of(self.pools().filter(|pool| *pool.network == *network))
     }
 
-    /// Why a machine cannot get an address of a pool because the address is reserved. `None` if no reason is known.
+    /// Why an address of a pool is reserved, so that the machine cannot get it. `None` if no reason is known.
     pub(super) fn why_reserved(&self, pool: &str, address: IpAddr, machine: &Machine) -> Option<ReservedAddress> {
         let state = self.pools.get(pool)?;
         let reserved = self.reserved_on(&state.pool.network);

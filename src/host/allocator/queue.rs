@@ -44,8 +44,8 @@ impl Queues {
         self.waiters.get(machine).map(|waiter| &waiter.claim)
     }
 
-    /// Marks the waiting machines for which `is_meant` is true as entitled: they try to get an address that is not free
-    /// for other machines.
+    /// Entitles the waiting machines for which `is_meant` is true to try for an address that is not free for other
+    /// machines.
     pub(super) fn stir(&mut self, is_meant: impl Fn(&Machine) -> bool) {
         let meant = self.waiters.iter().filter(|(machine, _)| is_meant(machine));
         self.entitled.extend(meant.map(|(machine, waiter)| (waiter.claim.created, machine.clone())));

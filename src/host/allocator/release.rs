@@ -90,7 +90,7 @@ impl Allocator {
     /// the released addresses.
     ///
     /// Each address gets a reuse delay, as in [`Self::release`]. Call this only for addresses that the claimant never
-    /// got, or when it can no longer send packets from them.
+    /// got, or from which it can no longer send packets.
     pub(crate) fn keep(
         &mut self,
         claimant: &Claimant,

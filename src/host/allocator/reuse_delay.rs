@@ -25,9 +25,9 @@ impl Allocator {
     /// Returns the end of the reuse delay of an address that is released now. `None` if the delay is 0: if the function
     /// returned the current time, a process with a slower clock would still consider the address delayed.
     ///
-    /// The delay is the longest delay of the pools that have the address and of the pool of its lease. The lease may
-    /// have moved away from a pool that has the address, and the delay also protects the next machine of that pool. If
-    /// the guest has migrated, the delay is at least [`Lease::REUSE_DELAY_OF_MIGRATED`].
+    /// The delay is the longest delay of the pools that have the address and of the pool of its lease. If the lease has
+    /// moved to another pool, the delay also protects the next machine of the earlier pool. If the guest has migrated,
+    /// the delay is at least [`Lease::REUSE_DELAY_OF_MIGRATED`].
     pub(super) fn reuse_after(&self, network: &str, address: IpAddr, lease: &Lease) -> Option<Timestamp> {
         let pools = self.pools_with(network, address).chain(self.pools.get(&lease.pool));
         let delay = pools.map(|state| state.pool().reuse_delay).max().unwrap_or_default();

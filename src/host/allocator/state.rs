@@ -33,9 +33,9 @@ pub struct Allocator {
     // The addresses that wait for an adoption. The caller opens the addresses, and no ledger reports them.
     pub(super) growth: Growth,
     pub(super) missing: BTreeMap<Machine, Timestamp>,
-    // Machines whose lease the ledger refuses to record. No ledger reports them.
+    // Machines whose lease the ledger refuses to record. Ledgers do not store this.
     pub(super) denied: BTreeMap<Machine, Denied>,
-    // Addresses whose lease the ledger refuses to change. No ledger reports them.
+    // Addresses whose lease the ledger refuses to change. Ledgers do not store this.
     pub(super) unchanged: BTreeMap<FieldPath, Denied>,
     // Latest time of a call. 1970 before the first call.
     pub(super) now: Timestamp,
@@ -110,7 +110,7 @@ impl Allocator {
         }
     }
 
-    /// Undoes all decisions of a journal after the first `first` decisions.
+    /// Undoes all decisions of a journal except the first `first`.
     pub(super) fn undo_to(&mut self, first: usize, journal: &mut Journal) {
         let mut before = Vec::new();
         while journal.changes().len() > first {
@@ -296,8 +296,8 @@ impl Allocator {
         namesakes.map(|(machine, _)| machine)
     }
 
-    /// The claims whose guest is the guest of this VirtualMachine, and that hold an address, were the last to hold an
-    /// address, or have a record without a lease.
+    /// The claims of the guest of this VirtualMachine that hold an address, were the last to hold an address, or have a
+    /// record without a lease.
     #[doc(hidden)]
     pub fn claims_of_guest<'a>(&'a self, namespace: &str, vm: &str) -> impl Iterator<Item = &'a Machine> + use<'a> {
         let guest = Machine::new(namespace, vm, "");
@@ -357,7 +357,7 @@ impl Allocator {
         self.networks.get(network).is_some_and(|network| network.has_ended(address, machine))
     }
 
-    /// Whether an address is reserved for a machine because no pool offers it any more.
+    /// Whether an address that no pool offers any more is reserved for a machine.
     #[must_use]
     #[doc(hidden)]
     pub fn is_excluded_for(&self, network: &str, address: IpAddr, machine: &Machine) -> bool {
@@ -373,9 +373,9 @@ impl Allocator {
         waiters
     }
 
-    /// The waiting claims in any order. Each claim comes with the pools for which it waits, each with the family of
-    /// which the claim needs an address. The list of pools is empty if the pools are unknown, or allocate nothing for
-    /// now.
+    /// The waiting claims in any order. Each claim comes with the pools for which it waits, and each pool with the
+    /// family of the address that the claim needs. The list of pools is empty if the pools are unknown, or allocate
+    /// nothing for now.
     #[doc(hidden)]
     pub fn waiting(&self) -> impl Iterator<Item = (&Claim, &[(Arc<str>, Family)])> {
         self.queues.waiters.values().map(|waiter| (&*waiter.claim, waiter.queue.as_deref().unwrap_or_default()))

@@ -822,7 +822,7 @@ fn a_claimant_with_two_addresses_is_reported_and_keeps_the_address_that_the_call
         secrets: Default::default(),
         migrated: None,
     };
-    // Two writers to a store without a lock served the machine.
+    // The store has no lock, and two writers have served the machine.
     let twice = [("10.0.0.1", 5), ("10.0.0.2", 4)].map(|(address, since)| Change::Lease {
         network: "n/vlan10".into(),
         address: address.parse().unwrap(),
@@ -1094,7 +1094,7 @@ fn the_reuse_delay_of_a_pre_allocated_address_does_not_apply_to_a_machine_of_its
     assert_eq!(given(&mut allocator, &claim("db", "3", &["n/one"]), 2), "10.0.0.5/24");
     let refused = "No available IPs in pool for interface eth0";
     assert_eq!(given(&mut allocator, &claim("b", "4", &["n/one"]), 2), refused);
-    // The claim of this name may have another user than the machine had.
+    // A claim with the name of the machine may be of another user.
     allocator.release(&machine("db", "3"), at(3), &mut Journal::default());
     let of_claim = of_kind(HolderKind::IpAddressClaim, claim("db", "5", &["n/one"]));
     let delayed = "10.0.0.5: in its reuse delay until 1970-01-01T00:00:00.013Z";

@@ -125,10 +125,10 @@ pub struct Usage {
     /// Addresses that a pool or template of the network reserves. A pre-allocated address that its machine holds counts
     /// as allocated instead.
     pub excluded: u128,
-    /// Addresses that are neither held nor excluded, and that an object records.
+    /// Addresses that an object records, and that are neither held nor excluded.
     pub by_record: u128,
-    /// Addresses that are neither held, excluded nor recorded, and that a running guest reports, or a Service or
-    /// Cluster uses.
+    /// Addresses that a running guest reports, or that a Service or Cluster uses. Held, excluded and recorded addresses
+    /// do not count.
     pub by_report: u128,
     /// Addresses in their reuse delay.
     pub reuse_delay: u128,

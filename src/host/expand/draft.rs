@@ -268,8 +268,8 @@ impl Draft {
         }
     }
 
-    /// Adds the routes of each grant to its interface, except routes to a destination to which `network` already has a
-    /// route of the interface.
+    /// Adds the routes of each grant to its interface. Skips a destination to which the interface already has a route
+    /// in `network`.
     pub(super) fn add_routes(&mut self, grants: &[Grant<'_>], network: &NetworkConfig) {
         for grant in grants {
             let interface = &grant.allocation.claimant.interface;
@@ -413,7 +413,7 @@ fn add_route(entry: &mut Object, to: IpNetwork, via: IpAddr) {
     let route = object([("network", text(to.network())), ("netmask", text(mask(to))), ("gateway", text(via))]);
     match entry.get_mut("routes") {
         Some(Value::Array(routes)) => routes.push(route),
-        // The guest's reader has already refused every other type except null.
+        // Missing or null: the guest's reader has refused every other type.
         _ => entry.insert("routes", Value::Array(vec![route])),
     }
 }
@@ -430,8 +430,8 @@ pub(super) fn static_family(entry: &Object) -> Option<Family> {
     }
 }
 
-/// The type of a network that requests an address from a DHCP server, if the machine already has an address of this
-/// family. The machine would have both addresses, and the address of the DHCP server is not in the ledger.
+/// Returns the type of a network that requests an address from a DHCP server in a family with an allocated address: the
+/// machine would have both addresses, and the address of the DHCP server is not in the ledger.
 fn dynamic_kind<'e>(entry: &'e Object, allocation: &Allocation) -> Option<&'e str> {
     let Some(Value::String(kind)) = entry.get("type") else { return None };
     let family = match kind.as_str() {

@@ -221,7 +221,7 @@ impl SqliteLedger {
     }
 
     fn connect(path: &Path, access: Access) -> Result<Self, OpenError> {
-        // A file that is replaced before SQLite opens it is found at the first read or write.
+        // If the file is replaced before SQLite opens it, the first read or write fails.
         let before = file_of(path);
         match path.metadata() {
             Err(_) if access != Access::Create && !path.try_exists().unwrap_or(true) => {
@@ -384,7 +384,7 @@ impl super::Transaction for SqliteTransaction<'_> {
         run("DELETE FROM history WHERE number <= (SELECT max(number) FROM history) - ?", HISTORY_KEPT)?;
         let Self { transaction, place, networks: known, reported, has_reported } = *self;
         transaction.commit().map_err(writing)?;
-        // If the file was replaced during the transaction, the other file may lack these changes.
+        // If the file was replaced during the transaction, the new file may lack these changes.
         place.check()?;
         *known = networks;
         // The next report must leave out the changes of this process, but not earlier changes of other processes that

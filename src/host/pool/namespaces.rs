@@ -107,7 +107,7 @@ impl Namespaces {
         merged
     }
 
-    /// Whether the set has several names or several parts. `false` for every namespace, and for the clusters of one
+    /// Whether the set lists several names or parts. `false` for all namespaces, and for those of the clusters in one
     /// namespace.
     pub(crate) fn are_several(&self) -> bool {
         match &self.0 {

@@ -23,8 +23,8 @@ pub struct Overlap<'a> {
 pub struct Overlaps<'a> {
     /// At most [`Overlaps::KEPT`] overlaps, in the order of their pools.
     pub kept: Vec<Overlap<'a>>,
-    /// Whether further overlaps, or further addresses of these overlaps, were left out. After the kept overlaps are
-    /// fixed, another search finds what was left out.
+    /// Whether further overlaps, or further addresses of these overlaps, were left out. After the user has corrected
+    /// the kept overlaps, another search finds what was left out.
     pub is_cut: bool,
 }
 
@@ -91,7 +91,7 @@ pub fn overlaps<'a>(pools: impl IntoIterator<Item = &'a Pool>) -> Overlaps<'a> {
 
 impl Stretch<'_> {
     /// The range from the first to the last address that both stretches offer. No pool offers an end of a subnet, so
-    /// such ends are cut from the edges; at most two of them are adjacent. Ends of subnets inside the range stay,
+    /// such ends are cut from both edges of the range, at most two from each. Ends of subnets inside the range stay,
     /// because they may be too many for memory.
     fn offered_with(&self, other: &Self) -> Option<AddressRange> {
         let both = self.range.intersection(&other.range)?;

@@ -74,7 +74,7 @@ impl ReservedAddresses {
         own.or_else(|| named.map(|named| ReservedAddress { why: named.why, pool: named.pool.clone() }))
     }
 
-    /// Why not even the machine of a pre-allocated address of a pool gets the address. `None` if only the
+    /// Why a pool cannot allocate a pre-allocated address even to the machine of the address. `None` if only the
     /// pre-allocation and an exclusion of the same pool reserve the address.
     pub(crate) fn why_for_own_machine(&self, pool: &Pool, address: IpAddr) -> Option<ReservedAddress> {
         let is_own = |reserved: &ReservedRange| {

@@ -59,8 +59,8 @@ impl Space {
         &self.subnets
     }
 
-    /// Returns the subnet that has an address, or else a subnet whose network contains the address. The only subnet of
-    /// a space is the subnet of every address.
+    /// Returns the subnet that has an address, or else a subnet whose network contains the address. If the space has
+    /// only one subnet, returns this subnet.
     pub(super) fn subnet_of(&self, address: IpAddr) -> Option<&Subnet> {
         match self.subnets.as_slice() {
             [only] => Some(only),

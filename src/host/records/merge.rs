@@ -31,9 +31,9 @@ pub struct Inventory {
     pub diagnostics: Vec<ObjectDiagnostic>,
     /// Addresses that running guests report, in the order of their machines.
     pub reports: Vec<Report>,
-    /// Machines that are not being deleted and have no record: KubevirtMachines, and VirtualMachines without a
-    /// KubevirtMachine whose objects list a network and whose guest reports no address. An unreadable record counts as
-    /// a record if the name of its interface is known.
+    /// Machines without a record that are not being deleted: each KubevirtMachine, and each VirtualMachine without a
+    /// KubevirtMachine if its objects list a network and its guest reports no address. An unreadable record counts as a
+    /// record if the name of its interface is known.
     pub without_record: Vec<Unrecorded>,
     /// Number of objects whose machine cannot be identified. Each of them may belong to any machine of the ledger.
     pub unidentified: usize,
@@ -51,8 +51,8 @@ pub struct Inventory {
     instances: BTreeSet<(String, String)>,
     /// Objects of the lists, and the machines of guests in the lists, as strings of [`identity`], sorted.
     present: Vec<String>,
-    /// Namespace and name of the machines of guests whose own KubevirtMachine is not in the lists, and of machines that
-    /// only labels name.
+    /// Machines, as namespace and name: a guest is in the lists without its own KubevirtMachine, or only labels name
+    /// the machine.
     orphans: BTreeSet<(String, String)>,
 }
 
@@ -181,10 +181,10 @@ fn parts<'o>(objects: &'o [Object], labels: &Labels<'o>) -> Vec<Part<'o>> {
 // === impl Merge ===
 
 impl<'o> Merge<'o> {
-    /// Notes the machines that are not missing because of an object: the object itself, for an instance also its
-    /// VirtualMachine, and for a guest also its machine. If the labels of a guest name another machine without a
-    /// confirmation, this machine is not missing either: the guest may belong to it although its KubevirtMachine is
-    /// gone.
+    /// Notes the machines that are not missing, because there is this object: the object itself, for an instance also
+    /// its VirtualMachine, and for a guest also its machine. If the labels of a guest name another machine without a
+    /// confirmation, the named machine is not missing either: the guest may belong to the named machine although its
+    /// KubevirtMachine is gone.
     fn object(&mut self, part: &Part<'_>, labels: &Labels<'_>) {
         let Part { machine, guest, object } = part;
         let present = &mut self.inventory.present;
@@ -458,7 +458,7 @@ impl Inventory {
     }
 
     /// Whether the lists have an object of a machine: its KubevirtMachine, or a guest that may belong to the machine.
-    /// A guest may belong to each machine that its labels name. For a claim: whether the lists have the claim.
+    /// A guest counts for every machine that its labels name. For a claim: whether the lists have the claim.
     ///
     /// A machine without such an object may be missing, but only if the lists were complete: all three kinds of all
     /// namespaces.

@@ -126,8 +126,8 @@ const EXPECTED: &str = "a list of ip/prefix";
 // === impl Object ===
 
 impl Object {
-    /// Moves what another version of the same object says into this object. The lists of the two versions may have been
-    /// fetched at different times, so everything that one of them says counts.
+    /// Merges another version of the same object into this object. The lists of the two versions may have been fetched
+    /// at different times, so the contents of both versions count.
     pub(super) fn join(&mut self, other: &mut Self) {
         let is_new = |reported: &Reported| !self.reports.iter().any(|own| own.is_same(reported));
         let reports: Vec<Reported> = other.reports.drain(..).filter(is_new).collect();
@@ -430,7 +430,7 @@ impl ObjectReader<'_> {
     }
 
     /// Adds a diagnostic about the record of an interface. The machine of the record is known only after all objects
-    /// are read, so a doubt keeps the index of the diagnostic until then.
+    /// are read. Until then, a doubt keeps the index of the diagnostic.
     fn tell_of_record(&mut self, interface: InterfaceName, diagnostic: Diagnostic, addresses: Vec<IpAddr>) {
         let at = self.diagnostics.len();
         self.tell(diagnostic, addresses);

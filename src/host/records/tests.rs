@@ -386,7 +386,7 @@ fn only_the_first_32_mistakes_of_an_object_get_a_diagnostic_and_its_valid_record
     let lines = lines(&inventory).1;
     assert_eq!(lines.len(), 34);
     assert_eq!(lines[32], "list: items[0]: too many mistakes \"80\", expected at most 32: the others do not count []");
-    // The diagnostic of the next object has its claimant.
+    // The diagnostic of the second object has the claimant of the second object.
     let claimant = inventory.diagnostics[33].claimant.as_ref().map(|claimant| claimant.machine.uid.as_str());
     assert_eq!(claimant, Some("m-2"));
 }
@@ -681,7 +681,7 @@ fn a_list_that_is_read_twice_gives_no_duplicates() {
 }
 
 #[test]
-fn everything_that_one_version_of_an_object_says_counts() {
+fn the_records_and_reports_of_each_version_of_an_object_count() {
     let interface = |address: &str| json!({"status": {"interfaces": [{"name": "eth0", "ipAddress": address}]}});
     let first = instance("i-1", "v-1", json!({}));
     let later = with(with(first.clone(), annotated("10.0.0.5/24")), interface("10.0.0.6"));
@@ -774,7 +774,7 @@ fn labels_without_a_confirmation_add_a_machine_and_take_none_away() {
         for guest in [guest("VirtualMachine", "v-1", json!({})), guest("VirtualMachineInstance", "v-1", json!({}))] {
             let inventory = inventory_of(json!(machine.iter().chain([&guest]).collect::<Vec<_>>()));
             let named = |namespace: &str, uid: &str| Machine::new(namespace, "w", uid);
-            // The guest may be that of a machine of this name that is gone.
+            // The guest may belong to an earlier machine of this name.
             let there = [named("infra", "v-1"), named("clusters", "m-0")].map(|machine| inventory.is_there(&machine));
             let has_guest = ["infra", "clusters"].map(|namespace| inventory.has_guest(&named(namespace, "")));
             let has_namespace = ["infra", "clusters"].map(|namespace| inventory.has_namespace(namespace));

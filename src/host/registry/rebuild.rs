@@ -31,13 +31,13 @@ impl<L: Ledger> Registry<L> {
     /// only if a pool has the address: call [`Registry::resize`], then this method.
     ///
     /// If the machine of a record is unknown, the conflict names the machine `-/unreadable-record`, with the address as
-    /// its UID. An audit misses this machine as soon as no unreadable record has the address.
+    /// its UID. An audit reports this machine as missing as soon as no unreadable record has the address.
     ///
     /// # Errors
     ///
     /// The ledger failed. Changes committed before the failure stay in the ledger.
     pub fn rebuild(&mut self, inventory: &Inventory, now: Timestamp) -> Result<Rebuilt, LedgerError> {
-        // Addresses of pools that another process adds from now on stay closed.
+        // If another process adds addresses to pools from now on, these addresses stay closed.
         let growth = self.state()?.growth();
         let rebuilt = self.adopt_inventory(inventory, now)?;
         Ok(Rebuilt { served: self.open_up_to(growth, now)?, ..rebuilt })
@@ -57,8 +57,8 @@ impl<L: Ledger> Registry<L> {
         let (last, first): (Vec<&Record>, Vec<&Record>) = inventory.records.iter().partition(follows);
         let mut adoption = self.adopt(first.into_iter().cloned(), now)?;
         let allocator = self.state()?;
-        // A report is left out only if the machine has a lease or a reservation of the address. A record that was
-        // ignored gives the machine neither.
+        // A report is left out only if the machine has a lease or a reservation of the address. An ignored record gives
+        // the machine neither of them.
         let is_kept = |report: &&Report| {
             let leases = allocator.leases_of(&report.machine).map(|(network, address, _)| (network, address));
             let mut kept = leases.chain(allocator.conflicts_of(&report.machine));

@@ -401,7 +401,7 @@ fn the_holder_keeps_an_address_whose_release_the_ledger_refuses() {
 }
 
 #[test]
-fn a_change_of_a_held_lease_that_is_refused_is_tried_again_after_growing_pauses() {
+fn a_refused_change_of_a_held_lease_is_tried_again_after_growing_pauses() {
     let (mut registry, rule) = Refuses::registry(one_address("one", "10.0.0.8/31"));
     registry.claim(&claim("a", 0), at(0)).unwrap();
     rule.set(|_, _| true);

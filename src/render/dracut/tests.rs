@@ -466,7 +466,7 @@ renders_for! {
 
 /// With a second `ifname=` for a NIC, dracut gives the NIC one of the two names, and no argument applies to the other.
 #[test]
-fn a_nic_that_is_already_named_has_this_name_where_it_needs_a_name() {
+fn arguments_use_the_given_name_of_a_nic_where_they_need_a_name() {
     let lines = |given: &[(&str, u8)]| {
         let links = vec![nic_with_name(1, "wan"), vlan(0, 5, None).v4("10.0.0.5/24"), nic(2), vlan(2, 6, None).dhcp()];
         let mut config = NetworkConfig::new(links).unwrap();
@@ -567,7 +567,7 @@ fn the_warning_about_a_link_local_address_quotes_no_value_because_a_document_has
 }
 
 #[test]
-fn only_networkmanager_without_dynamic_addresses_can_refuse_router_advertisements() {
+fn only_networkmanager_can_refuse_router_advertisements_and_only_without_dynamic_addresses() {
     let with = |mut link: Link, accepts| {
         link.ipv6.accept_ra = Some(accepts);
         vec![link]

@@ -25,8 +25,8 @@ pub(crate) struct Recorded {
     pub(crate) held: Vec<Held>,
     /// Whether the claim waits for an address.
     pub(crate) waits: bool,
-    /// Whether the IPAddress belongs to another claim of the same name, and this claim cannot have the address: see
-    /// [`is_left_over`].
+    /// Whether the IPAddress belongs to an earlier claim of the name, and the current claim cannot have the address:
+    /// see [`is_left_over`].
     pub(crate) is_left_over: bool,
     /// Whether an earlier claim of the name holds the address of the IPAddress.
     pub(crate) is_of_former: bool,
@@ -129,8 +129,8 @@ fn leases_on<'a>(
     leases.map(|(_, address, lease)| (address, lease))
 }
 
-/// Returns an address that the claim holds beside an address of `kept`: on the same interface, and of the same family.
-/// The claim never got this address. `None`: there is no such address.
+/// Returns an address that the claim holds in addition to an address of `kept` on the same interface and of the same
+/// family. The claim never got this address. `None`: there is no such address.
 pub(crate) fn surplus<'h>(held: &'h [Held], kept: &[IpAddr]) -> Option<&'h Held> {
     let is_kept = |held: &&Held| kept.contains(&held.address.ip());
     let place = |held: &Held| (held.interface, Family::of(held.address.ip()));

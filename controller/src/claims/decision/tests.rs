@@ -663,7 +663,7 @@ fn an_ipaddress_is_adopted_on_the_network_of_its_pool_although_its_claim_holds_t
     let mut registry = two_networks();
     let lesson = |allocator: &Allocator, pool: &str, claim: Option<&str>| {
         let address = address(&json!({"spec": {"poolRef": {"name": pool}}})).unwrap();
-        Adoptee::read(allocator, Unrecorded { address, claim: claim.map(str::to_owned) }).unwrap().lesson
+        Adoptee::read_all(allocator, vec![Unrecorded { address, claim: claim.map(str::to_owned) }]).remove(0).lesson
     };
     let allocator = registry.state().unwrap();
     assert!([Some("u1"), None].iter().all(|claim| matches!(lesson(allocator, "p", *claim), Lesson::None)));

@@ -56,8 +56,8 @@ pub(crate) struct View {
     pub(crate) ledger: Recorded,
     /// Why the registry did not allocate or adopt addresses in this pass.
     pub(crate) problem: Option<Problem>,
-    /// The instances with the names of the virtual machines, from consistent reads after the last write of the status.
-    /// `None`: the instances are not read yet.
+    /// The instances of the virtual machines that may use an address, from consistent reads after the last write of the
+    /// status. `None`: the instances are not read yet.
     pub(crate) guests: Option<Vec<Guest>>,
     /// Names of the virtual machines whose guests have migrated to another cluster, and whose instances may be gone. Empty
     /// until the instances are read.
@@ -161,7 +161,7 @@ pub(crate) fn decide(view: &View, now: Timestamp) -> Step {
 // === impl View ===
 
 impl View {
-    /// Whether neither a claim of this name nor a lease of an earlier claim exists.
+    /// Whether there is no claim of this name, and no lease of an earlier claim.
     pub(crate) fn is_empty(&self) -> bool {
         self.claim.is_none() && self.former.is_empty()
     }
@@ -210,8 +210,8 @@ impl View {
         self.without_guest(claim, Step::EndRecords(holder, self.ledger.unrecorded.clone()))
     }
 
-    /// Returns a step that takes addresses from the claim, or the step that first reads the guests. `None`: a guest of
-    /// the claim may use the addresses.
+    /// Returns `step`, which takes addresses from the claim, or first the step that reads the guests. `None`: a guest
+    /// of the claim may use the addresses.
     fn without_guest(&self, claim: &IpamClaim, step: Step) -> Option<Step> {
         let Some(guests) = &self.guests else { return Some(self.read_guests()) };
         let users = claim.users();
@@ -439,8 +439,8 @@ pub(crate) fn record(claim: &IpamClaim, held: &[Held], pool: &PoolId, interface:
     })
 }
 
-/// Returns the reservations of the addresses in a claim's status that the registry does not have yet on the network of a
-/// pool. The claim may have the addresses of this network or of another one.
+/// Returns reservations on the network of a pool: for the addresses in a claim's status that the pool has, and that the
+/// registry does not have for the claim. The claim may have the addresses of this network or of another one.
 pub(crate) fn reservations(allocator: &Allocator, claim: &IpamClaim, pool: &Pool) -> Vec<Reservation> {
     let key = claim.key();
     let claimant = Claimant { machine: key.holder(HolderKind::IpamClaim, claim.uid()), interface: pool.interface() };

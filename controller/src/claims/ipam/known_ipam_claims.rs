@@ -18,7 +18,7 @@ pub(crate) struct KnownIpamClaims {
     claims: Newest<Key, IpamClaim>,
     /// Claims whose addresses the registry has adopted or reserved.
     adopted: BTreeSet<Key>,
-    /// Claims of unknown networks whose addresses the registry has reserved: see [`KnownIpamClaims::doubted`].
+    /// Claims on unknown networks, with addresses that the registry has reserved: see [`KnownIpamClaims::doubted`].
     reserved: BTreeSet<Key>,
     /// Claims of each name that may be gone and may hold addresses: for the UID of each claim, the names of its virtual
     /// machines.
@@ -213,9 +213,9 @@ impl KnownIpamClaims {
         unrecorded.flat_map(of_each_network).collect()
     }
 
-    /// The claims whose addresses may be missing from the registry and whose network is unknown, each with the pools
-    /// among `pools` to which the claim may belong: the pools whose network attachment definition has no known name. If
-    /// `pools` is `None`, the pools in the index are used.
+    /// The claims whose addresses may be missing from the registry and whose network is unknown. With each claim come
+    /// those of `pools` to which it may belong: pools whose network attachment definition has no known name. If `pools`
+    /// is `None`, the pools in the index are used.
     ///
     /// A network attachment definition is absent for a while if another program replaces it. Meanwhile, guests still
     /// run with the addresses of its claims.
@@ -235,7 +235,7 @@ impl KnownIpamClaims {
         let doubted = self.unrecorded.difference(&self.reserved).filter_map(|key| {
             let claim = self.claims.get(key)?;
             let namespace = key.namespace.as_str();
-            // The users of another namespace must not decide which claims are doubted: its networks do not count.
+            // The networks of another namespace do not count: its users must not decide which claims are doubted.
             if own.contains(&(namespace, claim.network.as_str())) || self.pool_among(pools, claim).is_some() {
                 return None;
             }
@@ -459,7 +459,7 @@ mod tests {
             };
             index.doubted(None).into_iter().map(of).collect::<Vec<_>>()
         };
-        // The pool of namespace `evil` has no name, but serves no other namespace.
+        // The network of the pool of namespace `evil` has no known name, but this pool serves no other namespace.
         assert_eq!(doubted(&index), []);
         index.remove(IpamKind::Attachment, &key("n", "net"), None);
         // An attachment of another namespace with the name of the network decides nothing about the claim.
@@ -496,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn the_addresses_that_a_claim_gets_while_its_earlier_addresses_are_adopted_are_adopted_later() {
+    fn new_addresses_of_a_claim_whose_earlier_addresses_are_being_adopted_are_adopted_later() {
         let honest = key("n", "honest.net1");
         for (changed, path) in [("u-new", "/metadata/uid"), ("10.0.0.9/24", "/status/ips/0")] {
             for is_doubted in [false, true] {

@@ -56,7 +56,7 @@ impl PoolSpec {
             let expected = "labels that the controller does not write";
             diagnostics.push(Diagnostic::error("namespaceSelector", "label of the controller", label, expected));
         }
-        // With an empty path of the file, the paths of the further diagnostics start in the specification, too.
+        // The path of the file is set to empty, so the paths of later diagnostics also start in the specification.
         let spec = specs.into_iter().next().map(|spec| FilePool { path: String::new(), ..spec });
         let pool = spec.and_then(|spec| {
             let template = template_facts(&spec, &mut diagnostics);

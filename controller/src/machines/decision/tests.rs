@@ -584,7 +584,8 @@ fn a_machine_that_waits_has_the_reason_in_an_annotation_until_it_has_its_network
     let annotated = || Some(machine(&json!({"metadata": {"annotations": {"ipam.glowplug.dev/waiting": why}}})));
     waits.machine = annotated();
     assert_eq!(decide(&waits), Step::Wait);
-    // The annotation is removed when the VirtualMachine and the last event are gone, and when the machine has its network data.
+    // The annotation is removed when the VirtualMachine and the last event are gone, or when the machine has its
+    // network data.
     waits.memory.notice = None;
     waits.vm = None;
     assert_eq!(decide(&waits), annotate(None));
@@ -691,7 +692,7 @@ fn the_network_data_has_the_settings_of_the_pool_that_gave_the_address() {
 }
 
 #[test]
-fn two_pools_of_a_machine_with_different_templates_are_a_problem() {
+fn two_pools_of_a_machine_are_a_problem_if_their_templates_differ() {
     let template = |text: &str| PoolSettings { template: Some(text.to_owned()), ..PoolSettings::default() };
     let second = Selected {
         pool: PoolId { namespace: Some("n".to_owned()), name: "q".to_owned() },
@@ -986,7 +987,7 @@ fn a_machine_whose_guest_came_from_another_cluster_gets_an_address_of_its_own() 
     let mut waiting = referring(None);
     json_patch::merge(&mut waiting, &json!({"spec": {"runStrategy": "WaitAsReceiver"}}));
     assert_eq!(decide(&View { vm: Some(vm(&waiting)), ..arrived.clone() }), Step::Wait);
-    // The guest of the source ran here before a pool selected the machine.
+    // The instance is the source of a migration: its guest ran here before a pool selected the machine.
     let source = View { instance: Some(migration("i-1", "i-2")), ..arrived };
     assert!(matches!(decide(&source), Step::LeaveAlone(..)));
 }
@@ -1140,7 +1141,7 @@ fn before_a_growth_is_open_the_secrets_that_no_lease_names_are_read_and_adopted(
     changed.ledger.held[0].secrets = names([EARLIER, NAME]);
     assert_eq!(steps(changed.clone(), &foreign(EARLIER)), reserved(EARLIER));
     assert_eq!(steps(changed.clone(), &secrets([named(EARLIER)])), [read(EARLIER)]);
-    // A user has only added an address. Without a VirtualMachine, the guest is an orphan.
+    // A user has only added an address to the Secret. If the VirtualMachine is gone, the guest is an orphan.
     assert_eq!(steps(changed.clone(), &secrets([with_added(EARLIER)])), reserved(EARLIER));
     let source = format!("Secret n/{EARLIER}");
     let of_orphan = [read(EARLIER), reserve("i-1", "10.0.0.9", &source)];
@@ -1186,7 +1187,7 @@ fn left(secret: Option<&str>) -> Secrets {
 
 #[test]
 fn a_guest_that_migrated_to_another_cluster_keeps_its_address() {
-    // The instance of the guest may be gone, and so may be its VirtualMachine.
+    // The instance of the guest may be gone, or the instance and its VirtualMachine.
     for (vm, instance) in [(settled().vm, Some(reading(Some(NAME), &running()))), (settled().vm, None), (None, None)] {
         let mut view = View { vm, instance, left: left(Some(NAME)), ..settled() };
         let addresses = ["10.0.0.8".parse().unwrap()].into();
@@ -1209,7 +1210,7 @@ fn a_guest_that_migrated_to_another_cluster_keeps_each_address_that_it_may_use()
         secrets: BTreeSet::new(),
         ..held("m-1", "10.0.0.9")
     };
-    // No lease says which Secrets have this address, as after version 0.2.0 or an adoption.
+    // The lease of this address names no Secret, like a lease of version 0.2.0 or of an adoption.
     let unnamed = Held { secrets: BTreeSet::new(), ..held("v-1", "10.0.0.10") };
     let other = Held { secrets: names(["w-networkdata-other"]), ..held("v-2", "10.0.0.11") };
     let mut view = View { left: left(Some(NAME)), ..settled() };
@@ -1220,7 +1221,7 @@ fn a_guest_that_migrated_to_another_cluster_keeps_each_address_that_it_may_use()
         Step::RecordMigration(holders.iter().cloned().collect(), addresses.iter().map(|address| ip(address)).collect())
     };
     assert_eq!(decide(&view), step(&holders, &addresses));
-    // A guest that reads no Secret of the controller may use every address of its name.
+    // A guest that reads no Secret of the controller may use every address that is held under its name.
     let without = View { left: left(None), ..view.clone() };
     let [first, second, third] = holders;
     let all = [first, second, holder("v-2"), third];
@@ -1283,7 +1284,7 @@ fn a_machine_that_moves_to_another_network_releases_its_address_when_no_guest_ca
         let (machine, addresses, secrets) = (holder(uid), left.clone().into(), names([EARLIER]));
         Step::Release(Box::new(Release { machine, addresses, secrets, records }))
     };
-    // The records of the addresses are removed from the object that holds them.
+    // The records are removed from the object that holds the addresses.
     let has_map = machine(&json!({"status": {"allocatedBootstrapAddresses": {"eno101": ["10.0.0.8/16"]}}}));
     let status = json!({"metadata": {"uid": "m-1"}, "status": {"allocatedBootstrapAddresses": {"eno101": null}}});
     let with_map = View { machine: Some(has_map), ..view.clone() };
@@ -1342,7 +1343,7 @@ fn the_reference_to_a_secret_with_an_address_of_another_network_is_replaced_or_r
         attachment: "iface2".to_owned(),
         ..selected()
     };
-    // The interface has another name and another network, or the guest takes another interface for it.
+    // The interface is on another network, or another interface has its index.
     for (interfaces, selected) in [
         (&[("iface2", 101, "infra/vlan99")][..], Ok(vec![eno102])),
         (&[("iface1", 101, "infra/vlan99")], Err("two pools".to_owned())),
@@ -1896,7 +1897,7 @@ fn a_secret_that_is_written_again_does_not_serve_an_interface_that_is_left_alone
     // An SR-IOV function never has an index. The lease of the other interface has the name of the Secret.
     view.vm = with(json!({"name": "iface2", "sriov": {}, "macAddress": "02:00:00:00:00:02"}));
     assert_eq!((decide(&view), decide(&is_new(&view))), (both.clone(), both.clone()));
-    // Only a guest that has read the Secret shows that it was written without the function.
+    // Only a guest that has read the Secret proves that the Secret lacks the function.
     view.instance = Some(instance(&running()));
     assert_eq!((decide(&view), decide(&is_new(&view))), (of_first, both.clone()));
     // The lease of an earlier VirtualMachine of the KubevirtMachine does not have this name.
@@ -2071,7 +2072,7 @@ fn capk_must_retry_a_rejected_machine_when_none_of_its_pools_is_exhausted() {
     assert_eq!(ask(json!({}), vec![held("m-1", "10.0.0.8")]), Some(vec![]));
     assert_eq!(ask(json!({}), vec![held("m-0", "10.0.0.8")]), lacks, "an earlier machine holds the address");
     // With an exhausted pool, the webhook refuses even a machine that holds an address, unless an annotation records
-    // it.
+    // the address.
     exhausted.ledger.held = vec![held("m-1", "10.0.0.8"), held("m-1", "10.0.0.9"), held("m-0", "10.0.0.10")];
     let annotations = json!({
         "kubevirt.cluster.x-k8s.io/allocated-ip-eno101": r#"["10.0.0.8/16"]"#,
@@ -2404,7 +2405,7 @@ fn a_lease_without_names_of_secrets_is_kept_while_a_guest_may_read_a_secret_of_i
 }
 
 #[test]
-fn a_virtual_machine_from_before_a_later_kubevirt_machine_of_its_name_keeps_a_lease_without_secret_names() {
+fn a_lease_without_secret_names_is_kept_while_an_object_older_than_the_kubevirt_machine_exists() {
     let proof = || Proof { secrets: BTreeSet::new(), machine: next_machine(), ..proof() };
     check(&[
         ("a reference", Proof { vm: referrer(Some(NAME)), ..proof() }, Check::Kept),

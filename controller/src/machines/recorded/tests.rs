@@ -83,7 +83,7 @@ fn a_recorded_address_is_free_when_the_address_is_open_and_no_other_machine_hold
 }
 
 #[test]
-fn a_reservation_is_unrecorded_when_no_object_records_its_address_and_a_later_record_is_late() {
+fn a_reservation_without_a_record_is_unrecorded_and_a_later_record_of_its_address_is_late() {
     let mut registry = opened();
     let Record { claimant, network, source, .. } = record("w", "10.0.0.9/16");
     let address = "10.0.0.9".parse().unwrap();

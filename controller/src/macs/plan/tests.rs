@@ -475,7 +475,7 @@ fn the_collisions_after_any_changes_are_those_of_the_running_guests() {
 }
 
 #[test]
-fn a_lease_is_checked_when_its_virtual_machine_and_any_guest_with_its_address_are_unknown() {
+fn a_lease_without_a_known_virtual_machine_or_guest_with_its_address_is_checked() {
     let mut objects = objects();
     objects.apply_lease(&leased("0a:00:00:00:00:00", "w", None));
     assert_eq!(actions(&objects), ["prove 0a:00:00:00:00:00 7 of w"]);
@@ -494,7 +494,7 @@ fn a_lease_is_checked_when_its_virtual_machine_and_any_guest_with_its_address_ar
     assert_eq!(actions(&objects), ["prove 0a:00:00:00:00:00 7 of w"]);
 }
 
-/// Stores the guest of a machine of this namespace, which has migrated to another cluster with this address.
+/// Stores a guest of this namespace that has migrated to another cluster with this address.
 fn migrate(objects: &mut Objects, namespace: &str, name: &str, address: &str) {
     let mut object = instance(&[address]);
     let target = json!({"virtualMachineInstanceUID": "of-another-cluster", "syncAddress": "192.0.2.1:9185"});

@@ -18,9 +18,9 @@ pub type NamespaceLabels = BTreeMap<String, BTreeMap<String, String>>;
 /// The machines and claims that a pool may serve.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Membership {
-    /// Namespaces in which records of machines count, including those that a missing NodePool may have.
+    /// Namespaces in which records of machines count, with the possible namespaces of a missing NodePool.
     pub machines: Namespaces,
-    /// Namespaces in which records of claims count, including those that a missing NodePool may have.
+    /// Namespaces in which records of claims count, with the possible namespaces of a missing NodePool.
     pub claims: Namespaces,
     /// Namespaces whose claims can get addresses.
     pub served_claims: Namespaces,

@@ -19,7 +19,7 @@ pub struct Selected {
     pub network: String,
     /// Name of the interface in the guest. Example: `eno101`.
     pub interface: InterfaceName,
-    /// KubeVirt's name of the interface, which the guest does not see.
+    /// KubeVirt's name of the interface. The guest does not see this name.
     pub attachment: String,
 }
 

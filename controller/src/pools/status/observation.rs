@@ -32,8 +32,8 @@ pub struct Observation {
     pub conflicts: BTreeMap<(String, IpAddr), OtherUsers>,
     /// Lines about leases of the pool that cannot be read. `None`: every lease can be read.
     pub unreadable: Option<String>,
-    /// Why the new addresses of the pool are not allocated yet. `None`: the pool has no such address, or they are
-    /// about to be allocated.
+    /// Why the new addresses of the pool are not allocated yet. `None`: the pool has no new address, or
+    /// allocates its new addresses soon.
     pub unadopted: Option<String>,
     /// Numbers of machines of the pool.
     pub machines: Counts,

@@ -164,7 +164,7 @@ fn a_disconnected_agent_ends_no_reservation() {
 }
 
 #[test]
-fn a_reservation_ends_after_ten_minutes_of_reports_of_other_addresses_in_place_of_the_address() {
+fn a_reservation_ends_if_the_guest_reports_only_other_addresses_for_ten_minutes() {
     let (mut reservations, start, w) = (reservations(99), Instant::now(), key("n/w"));
     let at = |minutes: u64| start + Duration::from_secs(60 * minutes);
     reservations.learn(&w, &guest(&["10.0.0.8", "10.0.0.9"]), at(0));
@@ -201,9 +201,9 @@ fn an_address_stays_reserved_while_another_interface_of_its_mac_address_may_hide
         with_vlan(&[]),
         guest(&[]),
         guest(&["fd01::8"]),
-        // An address that no pool has may be that of a second VLAN, whose name the entry has.
+        // No pool has this address. It may be the address of a second VLAN that has given the entry its name.
         guest(&["172.16.0.5"]),
-        // The VLAN has the name of the entry also while the entry has the address.
+        // The entry has the name of the VLAN, even with the address of the interface.
         with_vlan(&["10.0.0.8"]),
         with_vlan(&["172.16.0.5"]),
     ];
@@ -223,7 +223,7 @@ fn a_hidden_address_that_no_pool_has_is_reserved_when_a_pool_gets_it() {
     assert_eq!(reservations.wait(now + 10 * ABSENCE), Changes::default());
     let pool = || pool("n/p", "n/net", &["10.0.0.1-10.0.0.99"], &[]);
     assert_eq!(text(&reservations.give(vec![pool()])), "+n/w 10.0.0.8");
-    // Any other address replaces an address that no pool has, but not after a pool has got it.
+    // While no pool has the address, any other address replaces it, but not when a pool has it again.
     assert_eq!(text(&reservations.give(vec![])), "-n/w 10.0.0.8");
     reservations.learn(&w, &guest(&["172.16.0.5"]), now);
     assert_eq!(text(&reservations.give(vec![pool()])), "+n/w 10.0.0.8");
@@ -356,7 +356,7 @@ fn a_pool_with_addresses_of_another_program_reserves_reported_addresses_within_t
     };
     assert_eq!(text(&reservations.learn(&key("n/router"), &guest(&["10.0.0.1"]), now)), "");
     assert_eq!(learn(&mut reservations, "n/w", 1), 10);
-    // For guests of another namespace the bound is constant, because the pool has no number of addresses.
+    // For guests of another namespace the bound is constant, because the size of the pool is unknown.
     let begun: Vec<usize> = (2..20).map(|at| learn(&mut reservations, &format!("evil/w-{at}"), at)).collect();
     assert_eq!((begun[0], begun.iter().sum::<usize>()), (4, 64));
 }
@@ -376,7 +376,7 @@ fn a_pool_that_serves_claims_of_every_namespace_limits_reports_from_other_namesp
 fn a_pool_of_several_namespaces_reserves_one_address_for_each_guest_and_a_few_more() {
     let (mut reservations, now) = (Reservations::default(), Instant::now());
     let both = || Namespaces::only(["n", "evil"]);
-    // The pool is in the namespace of no guest, as a GlobalStaticIPPool is.
+    // The namespace of the pool has no guest, as with a GlobalStaticIPPool.
     let common = pool("x/p", "n/net", &["10.0.0.1-10.0.0.40"], &[]).with_namespaces(both(), both());
     reservations.give(vec![common]);
     let all: Vec<String> = (1..=40).map(|last| format!("10.0.0.{last}")).collect();
@@ -478,7 +478,7 @@ fn an_object_without_a_network_reserves_its_addresses_on_each_network_with_a_poo
         changed(&mut reservations),
         (vec!["n/one 10.0.0.8 u".to_owned(), "n/two 10.0.0.8 u".to_owned()], vec![])
     );
-    // Now the pool of the network `n/two` has the other address of the object instead.
+    // The pool of the network `n/two` now has the other address of the object.
     reservations.set_pools(pools(&["10.0.9.0/24"]));
     assert_eq!(changed(&mut reservations), (row("n/two 10.0.9.9 u"), row("n/two 10.0.0.8 u")));
     reservations.apply_anywhere(&key("n/web"), "u", addresses(&["10.0.0.9", "10.0.9.9"]));

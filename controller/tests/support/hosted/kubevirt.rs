@@ -190,8 +190,7 @@ impl KubeVirt {
         if !vm.finalizers().iter().any(|finalizer| finalizer == FINALIZER) {
             let added = Patch::Merge(json!({"metadata": {"finalizers": [FINALIZER]}}));
             unless_gone(self.vms.patch(name, &PatchParams::default(), &added).await);
-            // The VirtualMachine may be gone now. If not, the watch reports this change, and the instance is created
-            // then.
+            // The watch reports this change, and the instance is created then, unless the VirtualMachine is gone now.
             return;
         }
         let template = &vm.data["spec"]["template"];
@@ -375,8 +374,8 @@ impl KubeVirt {
         self.guests().endless.insert(name.to_owned());
     }
 
-    /// Ends a guest that [`Self::hold`] has kept, and deletes its instance. KubeVirt deletes no instance whose
-    /// VirtualMachine was gone before KubeVirt saw the deletion of the VirtualMachine.
+    /// Ends a guest that [`Self::hold`] has kept, and deletes its instance. If a VirtualMachine was gone before
+    /// KubeVirt saw its deletion, KubeVirt does not delete the instance.
     pub async fn end(&self, name: &str) {
         unless_gone(self.instances.delete(name, &DeleteParams::default()).await);
         self.guests().endless.remove(name);

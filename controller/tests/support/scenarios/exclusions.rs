@@ -106,7 +106,7 @@ pub async fn field_managers_own_the_list_of_exclusions_before_the_upgrade_and_si
         json!(both),
         Value::Null,
         json!(both),
-        // This write also removes the item of manager `one`, because this manager still owns the whole list, but no
+        // This write also removes the item of manager `one`, because `one` still owns the whole list, and not the
         // single item.
         Value::Null,
         json!(both),

@@ -527,7 +527,7 @@ pub async fn no_claim_gets_the_address_of_a_guest_that_migrated_although_it_is_g
     watch.until_held().await;
     tenant.stop("a").await;
     tenant.delete("a").await;
-    // The leader notes the end of the instance before this guest, because one watch reports both.
+    // One watch reports the end of the instance, and then this guest. So the leader notes the end first.
     let guests = Guests::new(cluster, &tenant.site.namespace, &tenant.spec(&[]).network);
     guests.start("b", &["10.0.0.9"]).await;
     watch.open();

@@ -630,7 +630,7 @@ pub async fn an_outdated_machine_stays_outdated_when_its_secret_is_deleted(clust
     merge(&place.vms, "w", &json!({"metadata": {"annotations": {"touched": "1"}}})).await;
     let written = place.until_secret(&secret).await;
     assert!(written.annotations().contains_key("ipam.glowplug.dev/updated"), "{:?}", written.metadata);
-    // A status that counts a second machine is written after the new Secret.
+    // When the status counts a second machine, it was written after the new Secret.
     let (_, second) = place.run("x").await;
     poll("two machines, one of them outdated", async || {
         let status = place.pools.get("p").await.unwrap().status?;

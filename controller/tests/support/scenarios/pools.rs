@@ -163,7 +163,7 @@ pub async fn a_pool_of_an_earlier_schema_works_and_has_a_condition_until_it_is_c
     };
     let repeated = pool(json!(["10.0.0.8", "10.0.0.9", "10.0.0.8"]));
     later::apply(cluster, earlier_definition()).await;
-    // A real API server uses a changed CRD some time later.
+    // A real API server uses a changed CRD only after a delay.
     poll("a pool of the earlier definition", async || {
         place.pools.create(&PostParams::default(), &repeated).await.ok().map(drop)
     })

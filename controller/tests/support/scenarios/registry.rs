@@ -84,7 +84,7 @@ pub async fn machines_that_wait_are_served_in_the_order_of_their_creation_when_a
     let network = network(cluster).await;
     let (registry, mut served) = owner(cluster.controller());
     resize(&registry, vec![pool(&network, &["10.0.0.8/32"])]).await;
-    // A leader that starts sends all claims as one group: the oldest claim gets the address.
+    // At its start, a leader sends all claims as one group: the oldest claim gets the address.
     let claims = [(0, 5), (1, 3), (2, 4)].map(|(n, created)| {
         let created = Timestamp::from_second(created).unwrap();
         Claim { created, ..claim(&machine(&network, n)) }

@@ -531,7 +531,7 @@ pub async fn a_role_allows_only_the_requests_that_it_names(cluster: &Cluster) {
     )
     .await;
     let secrets: Api<Secret> = Api::namespaced(cluster.client_as(&user), &namespace);
-    // A real server uses a new role some time later.
+    // A real server uses a new role only after a delay.
     while secrets.get_opt("a").await.is_err() {
         tokio::task::yield_now().await;
     }
@@ -570,7 +570,7 @@ pub async fn a_user_needs_a_right_on_an_owner_to_block_its_deletion(cluster: &Cl
     };
     bind("secrets").await;
     let secrets: Api<Secret> = Api::namespaced(cluster.client_as(user), &namespace);
-    // A real server uses a new role some time later.
+    // A real server uses a new role only after a delay.
     while secrets.get_opt("a").await.is_err() {
         tokio::task::yield_now().await;
     }

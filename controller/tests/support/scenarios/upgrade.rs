@@ -171,7 +171,7 @@ pub async fn no_machine_is_refused_during_an_upgrade_and_a_downgrade(cluster: &C
     let (dry_run, drive) =
         (PostParams { dry_run: true, ..PostParams::default() }, json!({"secretRef": {"name": "userdata"}}));
     let probe = hosted.vm("probe", &json!({}), &drive);
-    // The leader labels the namespace. A real API server uses labels and configurations some time later.
+    // The leader labels the namespace. A real API server uses labels and configurations only after a delay.
     poll("a machine that the webhook changes", async || {
         let vm = hosted.vms.create(&dry_run, &probe).await.ok()?;
         (!secret(&vm).is_null()).then_some(())
@@ -222,7 +222,7 @@ pub async fn no_machine_is_refused_during_an_upgrade_and_a_downgrade(cluster: &C
         assert_eq!(after[&name], later::noted(spec), "{name}");
     }
 
-    // Undoes the changes, because other scenarios use the CRDs of this version, and replicas of their own.
+    // Undoes the changes: other scenarios use the CRDs of this version, and their own replicas.
     for kind in WEBHOOKS {
         configurations(cluster, kind).delete("glowplug-controller", &DeleteParams::default()).await.unwrap();
     }

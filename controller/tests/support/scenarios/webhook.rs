@@ -488,7 +488,7 @@ pub async fn machines_are_served_before_and_after_a_renewal_of_the_certificate(c
     hosted.until(true).await;
     hosted.create("w-0").await.unwrap();
     replica.renew().await;
-    // A real API server learns of the new configuration some time later.
+    // A real API server uses the new configuration only after a delay.
     while hosted.create("w-1").await.is_err() {
         tokio::task::yield_now().await;
     }

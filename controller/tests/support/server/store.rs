@@ -291,7 +291,7 @@ impl Store {
                 && kind.versions.iter().any(|(version, _)| *version == call.version)
         };
         let missing = || match self.kinds.iter().any(|kind| !kind.custom && kind.group == call.group) {
-            // The groups of the API server itself have another answer than those of CRDs.
+            // For its own groups, the API server answers differently than for the groups of CRDs.
             true => Refusal::new(404, "NotFound", "the server could not find the requested resource"),
             false => Refusal::unserved(),
         };

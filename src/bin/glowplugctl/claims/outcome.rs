@@ -16,9 +16,9 @@ pub(super) enum Refusal {
     Outside(ClaimError, AddressSet),
     /// The pools of the machine are unknown.
     NodePool(String),
-    /// None of the given pools belongs to the NodePool of the machine, which has this name.
+    /// The machine belongs to the NodePool of this name, and no given pool does.
     OtherNodePool(String),
-    /// The pool of the machine's NodePool, which has this name, has an error or overlaps an older pool.
+    /// The pool of the machine's NodePool of this name has an error, or overlaps an older pool.
     UnservedNodePool(String),
     /// The annotation of the machine has the first NodePool, and `--node-pool` the second.
     AnotherNodePool(String, String),

@@ -36,7 +36,7 @@ struct Claimed {
     version: u32,
     allocations: Vec<Allocation>,
     refused: Vec<Refused>,
-    /// Allocations to waiting machines that this command does not claim for.
+    /// Allocations to waiting machines, other than the machines of this command.
     served: Vec<Allocation>,
 }
 

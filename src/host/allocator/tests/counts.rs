@@ -1,5 +1,5 @@
-//! Tests of the numbers of addresses by namespace. The order of waiting machines and the share of a namespace depend on
-//! these numbers.
+//! Tests how addresses are counted by namespace. The order of waiting machines and the share of a namespace depend on
+//! these counts.
 
 use super::*;
 use crate::host::allocator::pool_state::{Counts, Recorders};

@@ -119,7 +119,7 @@ fn every_address_that_becomes_allocatable_is_closed() {
 }
 
 #[test]
-fn a_recorded_end_of_a_subnet_is_not_allocated_when_it_becomes_allocatable() {
+fn a_recorded_end_of_a_subnet_stays_reserved_when_the_pool_begins_to_offer_it() {
     let pool = |rest: &str| on("vlan10", "one", &format!("addresses: [10.0.0.254-10.0.0.255], {rest}"));
     for after in ["prefix: 32", "prefix: 24, allocateReservedIPAddresses: true"] {
         let mut registry = closed();

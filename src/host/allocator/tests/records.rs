@@ -80,7 +80,7 @@ fn a_record_reserves_its_address_in_a_pool_of_its_namespace_that_serves_no_machi
 }
 
 #[test]
-fn records_are_not_limited_to_a_share_of_a_pool_of_their_namespace_that_serves_no_machine() {
+fn a_pool_that_serves_no_machine_does_not_limit_the_records_of_its_namespace() {
     let none = Namespaces::only([""; 0]);
     let pool = of_namespace("one", "n", "addresses: [10.0.0.8/29]");
     let mut allocator = allocator([pool.with_namespaces(none, Namespaces::only(["n"]))], []);
@@ -351,7 +351,7 @@ fn a_sticky_claim_does_not_get_an_address_that_the_guest_of_its_name_reports() {
 }
 
 #[test]
-fn a_machine_gets_its_pre_allocated_address_in_the_reuse_delay_after_the_other_user_is_gone() {
+fn a_pre_allocated_address_needs_no_reuse_delay_after_its_other_user_is_gone() {
     let kept = "addresses: [10.0.0.1-10.0.0.1], prefix: 29, addressReuseGracePeriodSeconds: 3600, preAllocations: {n/a: 10.0.0.1}";
     let waiting_with = |make_used: &dyn Fn(&mut Allocator)| {
         let mut allocator = allocator([on("vlan10", "one", kept)], []);

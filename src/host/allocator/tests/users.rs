@@ -168,8 +168,8 @@ fn the_machine_of_network_data_and_its_guest_are_one_user() {
     set_aside(&mut allocator, "b", "10.0.0.3", Source::NetworkData);
     report(&mut allocator, "b", "10.0.0.3", true);
     assert_eq!(two_users(&allocator), NONE);
-    // A claim and a machine of its namespace with this network data are one user, because the claim may be for the
-    // machine.
+    // A claim may be for a machine of its namespace. So the claim and a machine whose network data has the address are
+    // one user.
     let of_claim = |name: &str, address: &str| {
         let mut record = record(name, address);
         record.claimant.machine = record.claimant.machine.of_kind(HolderKind::IpAddressClaim);
@@ -246,7 +246,7 @@ fn the_unknown_machine_of_an_unreadable_record_is_no_second_user() {
 }
 
 #[test]
-fn the_conflict_about_an_external_address_ends_when_its_machine_requests_another_address_even_a_held_one() {
+fn the_conflict_about_an_external_address_ends_when_the_machine_requests_another_free_or_held_address() {
     let mut allocator = allocator([external("ext", "")], []);
     let of = |name: &str| Claimant { machine: machine(name, "1"), interface: "eth0".parse().unwrap() };
     let hold = |allocator: &mut Allocator, name: &str, address: &str| {

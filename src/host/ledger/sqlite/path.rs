@@ -21,7 +21,7 @@ use crate::host::ledger::LedgerError;
 pub enum OpenError {
     /// The file does not exist.
     Absent(PathBuf),
-    /// The creation of a ledger would replace this file: a ledger, or the log of a ledger.
+    /// Creating a ledger would replace this file, which is a ledger or the log of a ledger.
     Exists(PathBuf),
     /// The file is on a network file system of this kind.
     NetworkFileSystem(PathBuf, &'static str),
@@ -59,14 +59,14 @@ pub enum OpenError {
     },
 }
 
-/// The path of an open ledger, and the files to which the paths of the ledger and of the index of its log led when the
-/// ledger was opened. The locks of SQLite are in the index.
+/// The path of an open ledger, and the files of the ledger and of the index of its log at the opening. The locks of
+/// SQLite are in the index.
 #[derive(Debug)]
 pub(super) struct Place {
     path: PathBuf,
     file: Option<FileId>,
     index: PathBuf,
-    /// `None`: the ledger was opened without an index, to read it.
+    /// `None`: the ledger was opened for reading only, without an index.
     index_file: Option<FileId>,
 }
 
@@ -106,8 +106,8 @@ impl Place {
         Self { path, file, index, index_file }
     }
 
-    /// Refuses to use the ledger if its path, or that of its index, leads to another file now: other processes use that
-    /// file.
+    /// Fails if the path of the ledger, or the path of its index, now leads to another file: other processes use the
+    /// new file.
     pub(super) fn check(&self) -> Result<(), LedgerError> {
         let is_same = file_of(&self.path).is_some_and(|file| self.file == Some(file));
         match is_same && (self.index_file.is_none() || file_of(&self.index) == self.index_file) {

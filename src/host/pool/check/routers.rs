@@ -72,12 +72,12 @@ impl Check<'_> {
     }
 }
 
-/// Whether the member of a router belongs to a route.
+/// Whether the member contains the router of a route, and not a gateway.
 fn is_of_route(member: &str) -> bool {
     member.starts_with("routes")
 }
 
-/// The problem that the machines cannot reach the router in this member, for messages.
+/// Returns the problem for messages: the machines cannot reach the router in this member.
 fn outside_subnet(member: &str) -> &'static str {
     if is_of_route(member) { "router outside the subnet" } else { "gateway outside the subnet" }
 }

@@ -311,7 +311,7 @@ fn the_lease_of_a_claim_that_ends_is_kept_while_another_instance_with_the_name_e
     let kept = View { guests, ..gone.clone() };
     assert_eq!((next(&kept), kept.waits_for_guest()), (Step::Wait, true));
     assert_eq!(next(&View { guests: Some(Vec::new()), ..gone }), Step::Release(holder("u1")));
-    // A new claim of the same name is served before this instance ends.
+    // A new claim of the same name is served while this instance exists.
     let uid = json!({"metadata": {"uid": "u2"}});
     let new = View { claim: Some(claim(&uid)), former, guests: kept.guests, ..view() };
     assert!(matches!(next(&new), Step::Claim(claim) if claim.machine == holder("u2")));
@@ -352,7 +352,7 @@ fn a_claim_gets_the_address_of_its_status_from_an_earlier_claim_of_its_name_afte
 }
 
 #[test]
-fn a_claim_says_that_the_api_server_refuses_the_lease_of_the_address_in_its_status() {
+fn the_status_of_a_claim_says_that_the_api_server_refuses_the_lease_of_the_address() {
     let refused = Some(Problem::Refused(ClaimError::NotRecorded { reason: "quota".to_owned() }));
     let claim = Some(claim(&json!({"status": {"ips": ["10.0.0.8/24"]}})));
     let view = View { claim, problem: refused, ..view() };

@@ -171,7 +171,7 @@ fn the_order_of_leases_changes_no_digest() {
     }
 }
 
-/// Returns the time of the last update in the Secret that a pass creates again after a user has deleted the Secret.
+/// A user has deleted the Secret. Returns the time of the last update in the Secret that a pass creates anew.
 fn rewritten(view: View) -> Updated {
     let absent = [NAME, EARLIER].map(|name| (name.to_owned(), NetworkSecret::Absent)).into();
     let mut view = View { granted: granted("m-1"), secrets: absent, ..view };
