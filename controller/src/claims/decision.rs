@@ -53,6 +53,9 @@ pub(crate) struct View {
     /// without a claim. A consistent read has proved that each of these claims is gone, and that each of these
     /// IPAddresses is gone or has its claim.
     pub(crate) former: BTreeSet<String>,
+    /// Whether this leader has seen the claim that owns the IPAddress end, or has seen its lease. Otherwise the owner may
+    /// be the claim before a restore, which gave the claim of the name another UID.
+    pub(crate) has_seen_owner: bool,
     /// UIDs of claims of this name that `clusterctl move` has moved to another cluster, where their machines keep the
     /// addresses. This pass has not yet recorded the move in the leases.
     pub(crate) moved: BTreeSet<String>,
@@ -250,14 +253,16 @@ impl View {
     }
 
     /// Whether an IPAddress is left over from an earlier claim. An IPAddress whose claim this leader has never seen is
-    /// not left over: the claim may be created later.
+    /// not left over: the claim may be created later, or a restore has given it another UID. The machine of such a claim
+    /// may use the address, although the reference of the claim has changed.
     fn is_left(&self, address: &IpAddress) -> bool {
         let is_of_former = self.is_of_former(address);
         if self.claim.is_none() {
             return is_of_former || address.is_deleted();
         }
         let is_held = address.ip().is_some_and(|ip| self.holds(ip));
-        is_of_former && !is_held && (self.ledger.is_left_over || !self.is_of_pool(address))
+        let is_of_other_pool = || (self.ledger.is_of_former || self.has_seen_owner) && !self.is_of_pool(address);
+        is_of_former && !is_held && (self.ledger.is_left_over || is_of_other_pool())
     }
 
     /// Whether an IPAddress is of the pool of the claim.

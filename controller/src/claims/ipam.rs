@@ -136,7 +136,8 @@ impl provider::Work for Work<'_> {
     }
 
     async fn adopt_changes(&self, pools: &OpenPools) -> Result<(), Error> {
-        self.adopt_all(Some(&pools.facts)).await
+        // A claim that got its address meanwhile is recorded only in the earlier pool. New pools may serve it, too.
+        self.adopt(pools).await
     }
 
     fn claimants(&self, holders: &BTreeSet<Machine>) -> Vec<Key> {
@@ -234,7 +235,7 @@ impl Work<'_> {
                 self.take_claim(view, object);
                 (view.is_status_written, view.guests) = (true, None);
                 if let (IpsAllocated::Done(_), Some(claim)) = (&state, &view.claim) {
-                    self.index().note_recorded(claim);
+                    self.note_recorded(view, claim);
                 }
                 self.publish(view, &state);
             }
@@ -247,8 +248,11 @@ impl Work<'_> {
                 view.left = names.into_iter().filter(has_left).collect();
             }
             Step::Adopt(record, network) => {
+                if matches!(view.pool, Serving::Several(..)) {
+                    self.adopt_all(None).await?;
+                }
                 view.problem = Some(self.provider.adopt(record, &network).await?);
-                view.claim.iter().for_each(|claim| self.index().note_recorded(claim));
+                view.claim.iter().for_each(|claim| self.note_recorded(view, claim));
                 self.read_registry(view).await?;
             }
             Step::Claim(claim) => {
@@ -357,6 +361,14 @@ impl Work<'_> {
         let mut index = self.index();
         recorded.iter().for_each(|claim| index.note_recorded(claim));
         Ok(())
+    }
+
+    /// Notes that the registry has the addresses of a claim. The pools of a claim with several pools may be of several
+    /// networks, and only [`Self::adopt_all`] records the addresses on all of them.
+    fn note_recorded(&self, view: &View, claim: &IpamClaim) {
+        if !matches!(view.pool, Serving::Several(..)) {
+            self.index().note_recorded(claim);
+        }
     }
 
     fn take_claim(&self, view: &mut View, object: Object) {

@@ -318,12 +318,14 @@ impl KnownClaims {
         let all = former.iter().map(String::as_str).chain(uid);
         let moved = all.filter(|uid| self.moved.contains(*uid)).map(str::to_owned).collect();
         let pool = claim.and_then(|claim| claim.pool.resolve(&key.namespace));
+        let seen = self.former.get(key);
         View {
             key: key.clone(),
             version: self.version,
             claim: claim.cloned(),
             address: address.cloned(),
             former,
+            has_seen_owner: owner.is_some_and(|owner| seen.is_some_and(|seen| seen.contains(owner))),
             moved,
             cluster: claim.map_or(Cluster::None, |claim| self.cluster_of(claim, &key.namespace)),
             is_watched: claim.is_none_or(|claim| self.is_watched(claim)),

@@ -90,6 +90,7 @@ fn view() -> View {
         claim: Some(claim(&json!({}))),
         address: None,
         former: BTreeSet::new(),
+        has_seen_owner: false,
         moved: BTreeSet::new(),
         cluster: Cluster::None,
         is_watched: true,
@@ -609,7 +610,8 @@ fn an_ipaddress_of_another_pool_is_not_adopted_and_is_deleted_if_its_claim_is_go
     let foreign = View { address: of(owner("of-no-claim")), ..view() };
     let message = "IPAddress \"c\" has an address of pool n/other, expected an address of pool n/p";
     assert_eq!(readiness(&foreign), is(NotReady::AllocationFailed, message));
-    let former = View { address: of(owner("u0")), former: ["u0".to_owned()].into(), ..view() };
+    let former = ["u0".to_owned()].into();
+    let former = View { address: of(owner("u0")), former, has_seen_owner: true, ..view() };
     assert_eq!(next(&former), Step::DeleteAddress);
 }
 
@@ -704,7 +706,8 @@ fn an_ipaddress_is_created_only_while_the_registry_has_the_gateway_of_its_pool()
 /// A claim with these changes, and the IPAddress and the lease of an earlier claim of its name.
 fn after_earlier(changes: &Value, cluster: Cluster) -> View {
     let left = address(&json!({"metadata": {"ownerReferences": [owner("u0")]}}));
-    View { claim: Some(claim(changes)), cluster, address: left, former: ["u0".to_owned()].into(), ..view() }
+    let former = ["u0".to_owned()].into();
+    View { claim: Some(claim(changes)), cluster, address: left, former, has_seen_owner: true, ..view() }
 }
 
 #[test]
@@ -739,6 +742,17 @@ fn what_an_earlier_claim_left_is_removed_although_the_claim_names_no_pool_of_glo
     assert_eq!(next(&after_earlier(&of_cluster, Cluster::Paused)), Step::Wait);
     assert_eq!(next(&after_earlier(&annotated, Cluster::None)), Step::Wait);
     assert_eq!(next(&View { is_watched: false, ..after_earlier(&foreign, Cluster::None) }), Step::Wait);
+}
+
+#[test]
+fn the_ipaddress_of_a_restored_claim_stays_although_the_reference_of_the_claim_has_changed() {
+    for spec in [json!({"apiGroup": "example.com"}), json!({"kind": "StaticPool"}), json!({"name": "q"})] {
+        // A restore has given the claim and the IPAddress other UIDs. The owner in the IPAddress is the claim before.
+        let changes = json!({"metadata": {"finalizers": [CLAIM_FINALIZER]}, "spec": {"poolRef": spec}});
+        let mut view = View { has_seen_owner: false, ..after_earlier(&changes, Cluster::None) };
+        view.former.clear();
+        assert!(matches!(next(&view), Step::Wait | Step::PatchStatus(..)), "{changes}");
+    }
 }
 
 #[test]

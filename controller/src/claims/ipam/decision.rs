@@ -280,7 +280,8 @@ impl View {
     fn serve(&self, claim: &IpamClaim, now: Timestamp) -> Step {
         let (pool, facts) = match &self.pool {
             Serving::None => return self.release_former().unwrap_or_else(|| self.hold_back(Step::Wait)),
-            Serving::Several(pool, other) if self.ledger.held.is_empty() => {
+            // A guest may use the addresses in the status, so the registry must record them first.
+            Serving::Several(pool, other) if self.ledger.held.is_empty() && claim.readable_addresses().is_empty() => {
                 let (pool, other) = (title(pool), title(other));
                 let message = format!("{pool} and {other} serve network {:?}, expected one pool", claim.network);
                 return self.refuse(claim, Failure::PoolNotReady, message, now);

@@ -162,6 +162,10 @@ fn two_pools_of_a_network_serve_no_new_claim() {
     assert_eq!(status(&several), is(json!([]), "PoolNotReady", message));
     let served = View { pool: Serving::Several(pool("p"), pool("q")), ..with(&["10.0.0.8/24"], &[]) };
     assert_eq!(status(&served).0, json!(["10.0.0.8/24"]));
+    // After a restore, the claim has its address and no lease. A guest may use the address.
+    let restored = View { pool: Serving::Several(pool("p"), pool("q")), ..with(&[], &["10.0.0.8/24"]) };
+    let Step::Adopt(record, network) = next(&restored) else { panic!() };
+    assert_eq!((record.addresses, network.as_str()), (vec!["10.0.0.8/24".parse().unwrap()], "n/vlan10"));
 }
 
 #[test]
