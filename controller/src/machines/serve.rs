@@ -278,7 +278,15 @@ impl View {
     fn provide(&self, vm: &VirtualMachine, name: Option<&str>) -> Step {
         let selected = match &self.selected {
             Ok(selected) => selected,
-            Err(problem) => return self.refuse(problem.clone()),
+            Err(problem) => {
+                let data = vm.cloud_init.as_ref().map(|cloud_init| &cloud_init.network_data);
+                // A machine with network data of its own needs nothing of the pools, whatever is wrong with them.
+                return match data.and_then(|data| self.data_of_user(data, "VirtualMachine")) {
+                    Some(Ok(_)) => self.hold_back(Step::Wait),
+                    Some(Err(step)) => step,
+                    None => self.refuse(problem.clone()),
+                };
+            }
         };
         if selected.is_empty() {
             let name = name.unwrap_or_default();

@@ -412,7 +412,7 @@ fn a_machine_that_waits_for_a_mac_address_claims_nothing() {
 }
 
 #[test]
-fn a_virtual_machine_claims_nothing_while_a_guest_may_use_the_addresses_of_its_kubevirt_machine_that_is_gone() {
+fn a_virtual_machine_claims_nothing_while_a_guest_may_use_addresses_of_its_deleted_kubevirt_machine() {
     let mut left = View { machine: None, checked: checked(&[holder("m-1")]), ..view() };
     left.ledger.known = [holder("m-1")].into();
     let note =
@@ -1019,6 +1019,22 @@ fn addresses_of_a_user_are_reserved_on_the_network_of_a_pool_that_does_not_selec
     assert_eq!(decide(&view), Step::Reserve(vec![reservation(claimant, address, "VirtualMachine n/w")]));
     view.reserved.insert("VirtualMachine n/w".to_owned());
     assert_eq!(decide(&view), Step::Wait);
+}
+
+#[test]
+fn pools_that_contradict_each_other_are_not_reported_for_a_machine_with_network_data_of_its_own() {
+    let mut changes = without_marks();
+    changes["spec"]["template"] = with_volume(&data_of_user("10.0.0.9"));
+    let mut view = View { vm: Some(vm(&changes)), selected: Err("two pools".to_owned()), ..without_reference() };
+    let Step::Reserve(mut reserved) = reserve("v-1", "10.0.0.9", "VirtualMachine n/w") else { panic!() };
+    // The network is that of the pool, which is not certain.
+    reserved[0].network = None;
+    assert_eq!(decide(&view), Step::Reserve(reserved));
+    view.reserved.insert("VirtualMachine n/w".to_owned());
+    assert_eq!(decide(&view), Step::Wait);
+    changes["spec"]["template"] = with_volume(&json!({}));
+    view.vm = Some(vm(&changes));
+    assert_eq!(decide(&view), report("NetworkDataMissing", "two pools"));
 }
 
 /// Returns network data of a user for this address, as members of a cloud-init volume.
