@@ -389,7 +389,8 @@ impl Macs {
         let now = Instant::now();
         for (subject, error) in errors {
             self.postponed.note(&subject, error.is_some(), now);
-            // After a failure not for good, the machine keeps its place before younger machines: a retry may succeed.
+            // Only a request that is refused for good sets a machine aside. After another failure, the machine keeps its
+            // place before younger machines, because a retry may succeed.
             if let (Subject::Machine(key), Some(Refusal::ForGood(_))) =
                 (&subject, error.as_ref().and_then(Error::refusal))
             {

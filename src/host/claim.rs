@@ -425,7 +425,7 @@ impl fmt::Display for Claimant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.machine.kind {
             kind @ (HolderKind::Service | HolderKind::Cluster) => write!(f, "{kind} {}", self.machine.title()),
-            // A claim has no interface: the interface of its claimant is that of the pool.
+            // The claimant of a claim has the interface of the pool, which says nothing about the claim.
             kind @ (HolderKind::IpAddressClaim | HolderKind::IpamClaim) => write!(f, "{kind} {}", self.machine),
             HolderKind::KubevirtMachine | HolderKind::VirtualMachine => {
                 write!(f, "{} of {}", self.interface, self.machine)

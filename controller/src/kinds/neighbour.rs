@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn no_content_of_a_service_or_a_cluster_gives_more_addresses_than_the_limit() {
+    fn at_most_the_limit_of_addresses_is_read_from_a_service_or_cluster_with_any_content() {
         let service = json!({
             "metadata": {"namespace": "n", "name": "a"}, "spec": {"type": "LoadBalancer"},
             "status": {"loadBalancer": {"ingress": [{"ip": "10.0.0.9"}]}},

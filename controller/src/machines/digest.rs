@@ -94,7 +94,7 @@ impl View {
     }
 
     /// Returns the Secret that the leader would write now for the leases, the pools and the VirtualMachine of the
-    /// machine. `None`: the annotation does not have the digest of this Secret, or the Secret must be read.
+    /// machine, if the annotation has the digest of this Secret. `None`: the stored Secret must be read.
     fn digested(&self) -> Option<OwnSecret> {
         let vm = self.vm.as_ref()?;
         let name = vm.secret().filter(|name| is_issued_for(name, &self.key.name))?;

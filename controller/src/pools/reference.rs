@@ -451,9 +451,9 @@ fn has_changed(before: &VirtualMachine, after: &VirtualMachine, selection: &Sele
     is_served && (kind_before != kind || facts_before.len() != facts_after.len() || !facts_after.iter().all(is_same))
 }
 
-/// Whether an interface that may have an address moves to another network. Networks without a pool do not count. If no
-/// network of the machine has a pool, and pools do not serve the machine, all its networks count: the pool of its
-/// address may be invalid or gone.
+/// Whether an interface that may have an address moves to another network: an interface of a network with a pool. If
+/// pools do not serve the machine and none of its networks has a pool, every interface may have an address, whose pool
+/// is invalid or gone.
 fn interface_moves(before: &VirtualMachine, after: &VirtualMachine, selection: &Selection, is_served: bool) -> bool {
     let has_pool = |it: &Attachment| selection.has_pool_of(&it.network);
     let count_all = !is_served && !before.networks.iter().any(has_pool);

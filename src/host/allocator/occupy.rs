@@ -109,8 +109,8 @@ impl Allocator {
         if was_occupied != is_occupied {
             self.occupy(network, address, is_occupied);
         }
-        // The reuse delay does not apply to a sticky claim, or a pre-allocation, of a machine with the name of the last
-        // holder. So the address may be free for such a machine now, although the address is occupied for all others.
+        // A machine with the name of the last holder may get the address during its reuse delay, if its claim is sticky or
+        // the pool keeps the address for this name. So such machines try again, although the address is occupied for others.
         if let Some(last) = last {
             self.stir_namesakes(&last.machine);
         }

@@ -11,9 +11,10 @@ use crate::host::claim::{Lease, Machine};
 use crate::host::may_record::{Ignored, Source};
 use crate::network::{Family, InterfaceName};
 
-/// The share of a namespace is the size of the pool, divided by this number. The share limits how many addresses of a
-/// shared pool records of machines of the namespace, and records of its claims, reserve without a lease. In a pool that serves several namespaces, the share
-/// also limits how many addresses are kept for guests of the namespace that migrated to another cluster.
+/// The share of a namespace is the size of the pool, divided by this number. In a shared pool, the share limits how many
+/// addresses are reserved without a lease: by records of machines of the namespace, and by records of its claims. In a
+/// pool that serves several namespaces, the share also limits how many addresses are kept for guests of the namespace
+/// that migrated to another cluster.
 const PART: u128 = 4;
 
 /// Maximum number of addresses that records of one claim reserve without a lease. The status of an IPAMClaim has at

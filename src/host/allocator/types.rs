@@ -132,7 +132,8 @@ pub struct Usage {
     pub by_report: u128,
     /// Addresses in their reuse delay.
     pub reuse_delay: u128,
-    /// Addresses that a claim can get, at once or after they are opened.
+    /// Addresses that a claim can get, including closed addresses: see
+    /// [`Registry::open`](crate::host::registry::Registry::open).
     pub free: u128,
     /// Addresses with two users. Each of them also has one of the states above.
     pub conflicts: u128,

@@ -397,7 +397,7 @@ fn instances_that_never_ran_reserve_only_the_share_of_their_namespace() {
 }
 
 #[test]
-fn ipaddresses_without_a_claim_reserve_only_the_share_of_their_namespace_although_machines_hold_the_addresses() {
+fn ipaddresses_without_a_claim_reserve_only_the_share_even_if_the_addresses_are_held() {
     let mut allocator = allocator([of(&["a", "b"], "")], []);
     let holders: Vec<String> = (0..8).map(|at| format!("b/h-{at}")).collect();
     let holders: Vec<&str> = holders.iter().map(String::as_str).collect();
