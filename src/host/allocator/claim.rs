@@ -104,6 +104,7 @@ impl Allocator {
             for (family, named) in &want.families {
                 match self.pick(pool, *family, *named, claim).map_err(Refusal::Other)? {
                     Some((network, address, lease)) => {
+                        self.remove_records(&network, address, &claim.machine, journal);
                         self.decide(Change::Lease { network, address, lease: Some(lease) }, journal);
                     }
                     None => {
@@ -299,8 +300,11 @@ impl Allocator {
             return Err(ClaimError::Reserved { named, pool: pool(), why: self.why_reserved(name, named, machine) });
         }
         let holder = network.held_at(named).map(|lease| Claimant::clone(&lease.claimant));
-        let by = holder.or_else(|| network.conflict_at(named, |_| true));
         let is_kept = state.pre_allocated(machine, Family::of(named)) == Some(named);
+        // The pool keeps the address for the name of the machine, so an earlier record of the machine itself is no other
+        // user.
+        let is_other = |of: &Claimant| !is_kept || of.machine != *machine;
+        let by = holder.or_else(|| network.conflict_at(named, is_other));
         // If the pool keeps the address for a name, a claim and a guest of this name may be two users. So for a claim,
         // even the report of the guest of this name is a conflict. The report of a Service or of a control plane is no
         // conflict: the machine of this name may have the reported address.

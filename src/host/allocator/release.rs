@@ -57,7 +57,7 @@ impl Allocator {
     }
 
     /// Removes the records of an address that a machine has without a lease.
-    fn remove_records(&mut self, network: &str, address: IpAddr, machine: &Machine, journal: &mut Journal) {
+    pub(super) fn remove_records(&mut self, network: &str, address: IpAddr, machine: &Machine, journal: &mut Journal) {
         let Some((network, state)) = self.networks.get_key_value(network) else { return };
         let network = Arc::clone(network);
         for interface in state.conflicts_of(address, machine) {

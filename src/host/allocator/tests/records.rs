@@ -383,6 +383,23 @@ fn a_pre_allocated_address_needs_no_reuse_delay_after_its_other_user_is_gone() {
 }
 
 #[test]
+fn a_machine_gets_its_pre_allocated_address_although_it_has_recorded_the_address_too_late() {
+    let kept = "addresses: [10.0.0.0/29], preAllocations: {n/a: 10.0.0.1}";
+    let late = |name: &str| Reservation { kind: Source::Unreadable, ..report(name, "10.0.0.1") };
+    let mut allocator = allocator([on("vlan10", "one", kept)], []);
+    allocator.set_aside(late("a"), at(1), &mut Journal::default());
+    allocator.set_aside(late("b"), at(1), &mut Journal::default());
+    assert_eq!(given(&mut allocator, &claim("a", "1", &["n/one"]), 2), "10.0.0.1: taken by eth0 of n/b (1)");
+    allocator.release(&machine("b", "1"), at(3), &mut Journal::default());
+    assert_eq!(given(&mut allocator, &claim("a", "1", &["n/one"]), 3), "10.0.0.1/29");
+    assert_eq!(allocator.conflicts().count(), 0);
+    // The record of a machine does not let the machine choose an address.
+    let mut free = super::allocator([on("vlan10", "one", "addresses: [10.0.0.0/29]")], []);
+    free.set_aside(late("a"), at(1), &mut Journal::default());
+    assert_eq!(given(&mut free, &claim("a", "1", &["n/one"]), 2), "10.0.0.2/29");
+}
+
+#[test]
 fn a_claim_does_not_get_a_pre_allocated_address_that_the_guest_of_its_name_reports() {
     let kept = "addresses: [10.0.0.0/29], preAllocations: {n/a: 10.0.0.1}";
     for kind in [HolderKind::IpAddressClaim, HolderKind::IpamClaim] {
