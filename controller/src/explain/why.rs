@@ -135,6 +135,9 @@ pub struct Selecting {
 /// Maximum number of events in an answer.
 const EVENTS: usize = 5;
 
+/// Phases of an instance whose guest does not run yet.
+const BEFORE_RUNNING: [&str; 3] = ["Pending", "Scheduling", "Scheduled"];
+
 /// The answer of `kubectl glowplug why` about an object.
 #[derive(Clone, Debug, Serialize)]
 #[serde(untagged)]
@@ -426,7 +429,10 @@ impl Known {
             }
             Err(problem) => (Vec::new(), contradicted(machine, &problem)),
         };
-        let waits = verdict.0 == State::Waiting || verdict.0 == State::Conflicting && held.is_empty();
+        // While the pools contradict each other, the controller writes no Secret, and a new instance may wait for one.
+        let is_starting = || phase.as_deref().is_some_and(|phase| BEFORE_RUNNING.contains(&phase));
+        let lacks_network = || held.is_empty() || selected.is_empty() && is_starting();
+        let waits = verdict.0 == State::Waiting || verdict.0 == State::Conflicting && lacks_network();
         let lines = |type_, addresses: &BTreeSet<(&str, String)>| {
             let lines: BTreeSet<&str> =
                 addresses.iter().flat_map(|(network, address)| self.lines(type_, network, address)).collect();
@@ -779,6 +785,20 @@ mod tests {
         let advice = "add IPv4 addresses to pool n/p, or delete machines that hold some; 2 IPv4 addresses of pool n/p are free again after \
                       their reuse delay";
         assert_eq!(answer.what_to_do.as_deref(), Some(advice));
+    }
+
+    #[test]
+    fn a_starting_machine_waits_while_its_pools_contradict_each_other_although_it_holds_an_address() {
+        let other = json!({"spec": {"network": "infra/vlan20"}});
+        let in_phase = |phase: &str| {
+            let pools = vec![pool("p", json!({})), pool("q", other.clone())];
+            let machine = machine(referring(), json!({}));
+            let phase = Some(phase.to_owned());
+            let answer = explain(Facts { phase, pools, leases: vec![lease(json!({}))], ..facts(machine) });
+            (answer.state, answer.waits)
+        };
+        assert_eq!(in_phase("Scheduling"), (State::Conflicting, true));
+        assert_eq!(in_phase("Running"), (State::Conflicting, false));
     }
 
     #[test]
