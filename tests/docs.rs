@@ -173,8 +173,7 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
             "kubectl exec -n ipam-glowplug-system deploy/glowplug-controller-manager -- /glowplug-controller run --help",
             "kubectl get leases -n ipam-glowplug-system",
             "kubectl delete lease glowplug-controller-DIGEST -n ipam-glowplug-system",
-            "kubectl create namespace NAME --dry-run=client -o yaml | kubectl apply --server-side --field-manager=glowplug-controller-DIGEST -f -",
-            "kubectl create namespace NAME --dry-run=client -o yaml | kubectl apply --server-side --field-manager=glowplug-controller-macs-DIGEST -f -",
+            "kubectl label namespace NAME ipam.glowplug.dev/machines- ipam.glowplug.dev/mac-pools-",
             "kubectl delete staticippools --all -A --wait=false",
             "kubectl delete globalstaticippools,macpools --all --wait=false",
             "kubectl scale deployment glowplug-controller-manager -n ipam-glowplug-system --replicas=0",
@@ -315,8 +314,7 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
     (
         "docs/upgrade.md",
         &[
-            "kubectl create namespace NAME --dry-run=client -o yaml | kubectl apply --server-side --field-manager=glowplug-controller -f -",
-            "kubectl create namespace NAME --dry-run=client -o yaml | kubectl apply --server-side --field-manager=glowplug-controller-macs -f -",
+            "kubectl label namespace NAME ipam.glowplug.dev/machines- ipam.glowplug.dev/mac-pools-",
             "kubectl get sipp,gsipp -A -o custom-columns='NAMESPACE:.metadata.namespace,NAME:.metadata.name,VIOLATED:.status.conditions[?(@.type==\"SchemaViolated\")].message'",
             "kubectl patch sipp workers -n clusters --subresource=status --type merge -p '{\"status\":{\"conditions\":[]}}'",
             "kubectl patch gsipp shared --subresource=status --type merge -p '{\"status\":{\"conditions\":[]}}'",
