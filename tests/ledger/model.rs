@@ -649,6 +649,12 @@ impl Model {
                 let prefix = prefix_of(&next, at, *family);
                 next.held.insert(address, (claimant.clone(), POOLS[at].to_owned(), prefix));
                 next.left.remove(&address);
+                if let Some(records) = next.conflicts.get_mut(&address) {
+                    records.retain(|of, _| of.machine != claim.machine);
+                    if records.is_empty() {
+                        next.conflicts.remove(&address);
+                    }
+                }
             }
             *self = next;
             return Ok(());
@@ -715,7 +721,9 @@ impl Model {
                 Err(ClaimError::Reserved { named, pool: name, why })
             } else if let Some((by, _, _)) = self.held.get(&named) {
                 Err(ClaimError::Taken { named, by: Box::new(by.clone()) })
-            } else if let Some(by) = self.rival(named, &claim.machine, |_| true) {
+            } else if let Some(by) =
+                self.rival(named, &claim.machine, |of| kept != Some(named) || of.machine != claim.machine)
+            {
                 Err(ClaimError::Taken { named, by: Box::new(by) })
             } else if !self.is_open(named) {
                 Err(ClaimError::Closed(name))
