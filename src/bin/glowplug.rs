@@ -58,7 +58,7 @@ enum Command {
     NetworkKargs(NetworkKargs),
     /// Explain a config drive or a document, or report this boot
     ///
-    /// Without PATH it prints the report of this boot, and fails if there is none.
+    /// Without PATH, it prints the report of this boot. It fails if there is no report.
     Check(Check),
     /// Write the metadata of the drive as an EnvironmentFile=
     Attributes(WriteAttributes),

@@ -280,7 +280,7 @@ impl View {
             Ok(selected) => selected,
             Err(problem) => {
                 let data = vm.cloud_init.as_ref().map(|cloud_init| &cloud_init.network_data);
-                // A machine with network data of its own needs nothing of the pools, whatever is wrong with them.
+                // A machine with network data of its own starts without a pool, even if its pools contradict each other.
                 return match data.and_then(|data| self.data_of_user(data, "VirtualMachine")) {
                     Some(Ok(_)) => self.hold_back(Step::Wait),
                     Some(Err(step)) => step,

@@ -684,13 +684,19 @@ async fn until_only(site: &Site, name: &str) {
     }
 }
 
-pub async fn a_new_claim_does_not_take_over_the_ipaddress_of_a_deleted_claim_of_the_same_name(cluster: &Cluster) {
+/// Returns a site after the claim `a` got an address and was removed by force. No controller runs.
+async fn after_removal_by_force(cluster: &Cluster) -> Site {
     let (site, controller) = site(cluster, &["10.0.0.8/30"]).await;
     site.claim("a", &json!({})).await;
     site.address_of("a").await;
     drop(controller);
     merge(&site.claims, "a", &json!({"metadata": {"finalizers": []}})).await;
     site.delete("a").await;
+    site
+}
+
+pub async fn a_new_claim_does_not_take_over_the_ipaddress_of_a_deleted_claim_of_the_same_name(cluster: &Cluster) {
+    let site = after_removal_by_force(cluster).await;
     let uid = site.claim("a", &json!({})).await.uid();
     let _controller = Controller::start(cluster, &site);
     site.address_of("a").await;
@@ -965,12 +971,7 @@ pub async fn a_claim_whose_ipaddress_is_removed_gets_no_ipaddress_of_another_net
 pub async fn a_claim_that_is_replaced_by_a_claim_of_another_provider_leaves_no_lease_and_no_ipaddress(
     cluster: &Cluster,
 ) {
-    let (site, controller) = site(cluster, &["10.0.0.8/30"]).await;
-    site.claim("a", &json!({})).await;
-    site.address_of("a").await;
-    drop(controller);
-    merge(&site.claims, "a", &json!({"metadata": {"finalizers": []}})).await;
-    site.delete("a").await;
+    let site = after_removal_by_force(cluster).await;
     let other = json!({"apiGroup": "ipam.cluster.x-k8s.io", "kind": "InClusterIPPool"});
     site.claim("a", &json!({"spec": {"poolRef": other}})).await;
     let _controller = Controller::start(cluster, &site);
