@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use clap::Parser;
@@ -17,8 +17,9 @@ use glowplug_controller::program::run::Options;
 use glowplug_controller::webhook::{INSTANCES_PATH, MACS_PATH, POOLS_PATH};
 use kube::api::ApiResource;
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
-use crate::support::manifests::{config, documents, object, render, render_in};
+use crate::support::manifests::{config, documents, object, render, render_folder};
 use crate::support::server::conditions::{self, Decision};
 use crate::support::{CONTROLLER, SYSTEM};
 
@@ -349,22 +350,100 @@ fn strings(value: &Value) -> Vec<&str> {
     }
 }
 
+/// Returns the folders of an administrator, with copies of the manifests and this `kustomization.yaml`.
+fn installation(page: &str) -> (TempDir, PathBuf) {
+    let work = tempfile::tempdir().unwrap();
+    let (controller, install) = (work.path().join("controller"), work.path().join("install"));
+    [&controller, &install].iter().for_each(|folder| fs::create_dir(folder).unwrap());
+    let copy = Command::new("cp").arg("-r").args([&config(""), &controller.join("config")]).status();
+    assert!(copy.unwrap().success());
+    fs::write(install.join("kustomization.yaml"), page).unwrap();
+    (work, install)
+}
+
+/// Returns the examples of a `kustomization.yaml` on the page about the installation. The second one completes the first.
+fn examples() -> [String; 4] {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/install.md");
+    let page = fs::read_to_string(page).unwrap();
+    let blocks = page.split("```yaml\n").skip(1).filter_map(|block| block.split("```").next());
+    let blocks: Vec<&str> = blocks.filter(|block| block.contains("controller/config/")).collect();
+    let [plain, namespace, first, second] = blocks[..] else { panic!("{blocks:#?}") };
+    [plain.to_owned(), format!("{plain}{namespace}"), first.to_owned(), second.to_owned()]
+}
+
 #[test]
 fn the_manifests_can_be_installed_in_another_namespace() {
-    for (folder, transformers) in [("default", &["namespace"][..]), ("openshift", &[])] {
-        let objects = render_in(folder, "network-addresses", transformers);
+    let [_, page, ..] = examples();
+    for (folder, page) in [("default", page.clone()), ("openshift", page.replace("config/default", "config/openshift"))]
+    {
+        let page = match folder {
+            "openshift" => page.split("transformers:").next().unwrap().to_owned(),
+            _ => page,
+        };
+        let (_work, install) = installation(&page);
+        let objects = render_folder(&install);
         let left: Vec<&str> = objects.iter().flat_map(strings).filter(|string| string.contains(SYSTEM)).collect();
         assert_eq!(left, [] as [&str; 0], "{folder}");
         object(&objects, "Namespace", "network-addresses");
         let subjects = &object(&objects, "ClusterRoleBinding", MANAGER)["subjects"];
         assert_eq!(*subjects, json!([{"kind": "ServiceAccount", "name": MANAGER, "namespace": "network-addresses"}]));
+        if folder == "default" {
+            let names = ["svc", "svc.cluster.local"].map(|end| format!("{SERVICE}.network-addresses.{end}"));
+            assert_eq!(object(&objects, "Certificate", SERVICE)["spec"]["dnsNames"], json!(names));
+            for kind in WEBHOOKS {
+                let annotations = &object(&objects, kind, SERVICE)["metadata"]["annotations"];
+                let expected = json!({"cert-manager.io/inject-ca-from": format!("network-addresses/{SERVICE}")});
+                assert_eq!(*annotations, expected);
+            }
+        }
     }
-    let objects = render_in("default", "network-addresses", &["namespace"]);
-    let names = ["svc", "svc.cluster.local"].map(|end| format!("{SERVICE}.network-addresses.{end}"));
-    assert_eq!(object(&objects, "Certificate", SERVICE)["spec"]["dnsNames"], json!(names));
+}
+
+#[test]
+fn a_second_controller_shares_only_the_definitions_with_the_first_controller() {
+    let [.., first, second] = examples();
+    let [(_of_first, first), (_of_second, second)] = [first, second].map(|page| installation(&page));
+    let [first, second] = [first, second].map(|install| render_folder(&install));
+    let id = |object: &Value| {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let metadata = &object["metadata"];
+        (text(&object["kind"]), text(&metadata["namespace"]), text(&metadata["name"]))
+    };
+    let [of_first, of_second] = [&first, &second].map(|objects| objects.iter().map(id).collect::<BTreeSet<_>>());
+    assert_eq!(of_first.intersection(&of_second).collect::<Vec<_>>(), [] as [&(String, String, String); 0]);
+    let kinds = |of: &BTreeSet<(String, String, String)>| {
+        let mut kinds: Vec<String> = of.iter().map(|(kind, ..)| kind.clone()).collect();
+        kinds.retain(|kind| kind != "CustomResourceDefinition");
+        kinds
+    };
+    assert_eq!((kinds(&of_first), of_second.len()), (kinds(&of_second), kinds(&of_second).len()));
+
+    let last = |objects: &[Value], name: &str| {
+        let deployment = object(objects, "Deployment", name);
+        deployment["spec"]["template"]["spec"]["containers"][0]["args"].as_array().unwrap().last().unwrap().clone()
+    };
+    let (manager, service) = (format!("{MANAGER}-team-a"), format!("{SERVICE}-team-a"));
+    assert_eq!(last(&first, MANAGER), "--watch-filter=shared");
+    assert_eq!(last(&second, &manager), "--namespace=team-a");
+    let left: Vec<&str> = second.iter().flat_map(strings).filter(|string| string.contains(SYSTEM)).collect();
+    assert_eq!(left, [] as [&str; 0]);
+    let account = json!([{"kind": "ServiceAccount", "name": manager, "namespace": "glowplug-team-a"}]);
+    let binding = object(&second, "ClusterRoleBinding", &manager);
+    assert_eq!((&binding["subjects"], &binding["roleRef"]["name"]), (&account, &json!(manager)));
+    let pod = &object(&second, "Deployment", &manager)["spec"]["template"]["spec"];
+    assert_eq!(pod["serviceAccountName"], json!(manager));
+    let certificate = &object(&second, "Certificate", &service)["spec"];
+    let names = ["svc", "svc.cluster.local"].map(|end| format!("{service}.glowplug-team-a.{end}"));
+    assert_eq!((&certificate["dnsNames"], &certificate["issuerRef"]["name"]), (&json!(names), &json!(service)));
+    object(&second, "Issuer", &service);
     for kind in WEBHOOKS {
-        let annotations = &object(&objects, kind, SERVICE)["metadata"]["annotations"];
-        assert_eq!(*annotations, json!({"cert-manager.io/inject-ca-from": format!("network-addresses/{SERVICE}")}));
+        let configuration = object(&second, kind, &service);
+        let annotations = json!({"cert-manager.io/inject-ca-from": format!("glowplug-team-a/{service}")});
+        assert_eq!(configuration["metadata"]["annotations"], annotations);
+        for webhook in configuration["webhooks"].as_array().unwrap() {
+            let of_webhook = &webhook["clientConfig"]["service"];
+            assert_eq!((&of_webhook["name"], &of_webhook["namespace"]), (&json!(service), &json!("glowplug-team-a")));
+        }
     }
 }
 
@@ -376,7 +455,6 @@ fn kubectl_renders_the_same_manifests_as_the_renderer_of_the_tests() {
         eprintln!("kubectl: not found, so the rendered manifests are not compared");
         return;
     }
-    let work = tempfile::tempdir().unwrap();
     let kustomize = |folder: &Path| {
         let output = Command::new("kubectl").arg("kustomize").arg(folder).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -386,14 +464,10 @@ fn kubectl_renders_the_same_manifests_as_the_renderer_of_the_tests() {
     for folder in ["default", "openshift", "clusterctl", "prometheus", "openshift-monitoring"] {
         assert!(kustomize(&config(folder)) == sorted(render(folder)), "{folder}");
     }
-    let copy = work.path().join("config");
-    assert!(Command::new("cp").arg("-r").args([&config(""), &copy]).status().unwrap().success());
-    let install = work.path().join("install");
-    fs::create_dir(&install).unwrap();
-    let page = "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources: [../config/default]\n\
-                namespace: network-addresses\ntransformers: [../config/namespace]\n";
-    fs::write(install.join("kustomization.yaml"), page).unwrap();
-    assert!(kustomize(&install) == sorted(render_in("default", "network-addresses", &["namespace"])), "namespace");
+    for page in examples() {
+        let (_work, install) = installation(&page);
+        assert!(kustomize(&install) == sorted(render_folder(&install)), "{page}");
+    }
 }
 
 /// Sorts objects by kind and name, for a comparison. Also normalizes numbers and white space, because kubectl writes
