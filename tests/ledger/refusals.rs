@@ -76,6 +76,37 @@ fn a_ledger_that_is_cut_or_has_another_schema_is_damaged() {
 }
 
 #[test]
+fn a_ledger_that_is_cut_to_less_than_a_database_is_damaged_and_keeps_its_log() {
+    let directory = tempfile::tempdir().unwrap();
+    let [path, log] = ["ledger", "ledger-wal"].map(|name| directory.path().join(name));
+    let workers = || pool("workers", "eth0", "addresses: [10.0.0.0/24]");
+    let mut writer = registry(&path, [workers()]);
+    // This reader begins before the claim, so the close of the writer leaves the claim in the log.
+    let reader = database(&path);
+    reader.execute_batch("BEGIN; SELECT count(*) FROM leases").unwrap();
+    writer.claim(&claim("a", 0, &["clusters/workers"]), time(1)).unwrap();
+    drop(writer);
+    drop(reader);
+    let [whole, claimed] = [&path, &log].map(|file| fs::read(file).unwrap());
+    assert_ne!(claimed.len(), 0);
+    // After a usual close, the log is empty.
+    for content in [&claimed[..], &[]] {
+        for bytes in [0, 1, 2, 511] {
+            fs::write(&path, &whole[..bytes]).unwrap();
+            fs::write(&log, content).unwrap();
+            for open in [SqliteLedger::create, SqliteLedger::open, SqliteLedger::open_read_only] {
+                let error = open(&path).unwrap_err().to_string();
+                assert_eq!(error, format!("{}: damaged (cut to {bytes} bytes)", path.display()));
+                assert_eq!((fs::read(&path).unwrap().len(), fs::read(&log).unwrap().as_slice()), (bytes, content));
+            }
+        }
+    }
+    fs::write(&path, whole).unwrap();
+    fs::write(&log, claimed).unwrap();
+    assert_eq!(registry(&path, [workers()]).state().unwrap().leases().count(), 1);
+}
+
+#[test]
 fn damage_that_sqlite_finds_during_a_read_is_reported_as_damage_of_the_ledger() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("ledger");
@@ -177,7 +208,7 @@ fn the_error_about_a_ledger_of_another_version_has_both_versions() {
     for version in [1, 3] {
         database(&path).pragma_update(None, "user_version", version).unwrap();
         let expected = format!(
-            "{}: schema version {version}, expected 2: another version of glowplugctl created the ledger",
+            "{}: schema version {version}, expected 2: use the glowplugctl that created the ledger, or a newer one",
             path.display()
         );
         assert_eq!(refusal(&path), expected);

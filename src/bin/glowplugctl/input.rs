@@ -513,9 +513,10 @@ impl LedgerFile {
     }
 
     fn damaged(&self, what: &str) -> Error {
+        let path = self.ledger.display();
         anyhow!(
-            "{}: damaged ({what}), expected a backup in its place and then `glowplugctl rebuild`",
-            self.ledger.display()
+            "{path}: damaged ({what}), expected a backup in its place, without {path}-wal and {path}-shm, and then \
+             `glowplugctl rebuild`"
         )
     }
 

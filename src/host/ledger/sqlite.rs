@@ -22,7 +22,7 @@ use crate::host::change::{Change, Update};
 use crate::host::claim::{HolderKind, Lease, Machine};
 use changes::{Networks, Totals, everything, last_change, path, record, report};
 pub use path::OpenError;
-use path::{Place, check_path, directory_of, file_of, is_writable, lacks_log, network_file_system};
+use path::{Place, check_path, cut_to, directory_of, file_of, is_writable, lacks_log, network_file_system};
 use rows::{Octets, Time, claimant, is_damage, reading, sqlite_error, writing};
 
 /// A ledger in an SQLite database.
@@ -96,8 +96,8 @@ const HISTORY_KEPT: i64 = 100_000;
 // === impl SqliteLedger ===
 
 impl SqliteLedger {
-    /// Creates a ledger at `path`. An interrupted creation may leave an empty file or a ledger without pools; both are
-    /// accepted.
+    /// Creates a ledger at `path`. An interrupted creation may leave an empty file without a log, or a ledger without
+    /// pools; both are accepted.
     ///
     /// Use one ledger for a network: two ledgers would allocate the same addresses.
     ///
@@ -236,6 +236,9 @@ impl SqliteLedger {
             return Err(OpenError::NetworkFileSystem(path.to_owned(), kind));
         }
         check_path(path)?;
+        if let Some(bytes) = cut_to(path) {
+            return Err(OpenError::Damaged(path.to_owned(), format!("cut to {bytes} bytes")));
+        }
         // Another process may be about to create the log.
         if (0..1_000).all(|times| lacks_log(path) && wait(times)) {
             return Err(OpenError::WithoutLog(path.to_owned()));

@@ -73,6 +73,9 @@ pub(super) struct Place {
 /// Device and inode of a file. While a process has the file open, no other file has the same two numbers.
 type FileId = (u64, u64);
 
+/// Size of the smallest database of SQLite: one page of the smallest size.
+const SMALLEST_DATABASE: u64 = 512;
+
 /// File systems whose locks or shared memory do not work between the hosts that mount them, by the magic number of
 /// `statfs` (linux/magic.h; GPFS and Lustre from their own headers). FUSE is in the list because it hides the file
 /// system behind it, which may be a network file system: sshfs, GlusterFS and virtiofs use FUSE.
@@ -153,6 +156,17 @@ pub(super) fn lacks_log(path: &Path) -> bool {
     // SQLite names the log after the file to which a symbolic link leads.
     let Ok(real) = path.canonicalize() else { return false };
     !beside(&real, "-wal").exists() && is_in_wal_mode(&real)
+}
+
+/// The number of bytes of a ledger that is too short for a database, although its log exists. SQLite would treat an
+/// empty file as a new database, and delete its log, which may have leases. An interrupted creation leaves no such file:
+/// SQLite writes the first page of the file before it creates the log.
+pub(super) fn cut_to(path: &Path) -> Option<u64> {
+    let real = path.canonicalize().ok()?;
+    // The log comes first: while another process creates the ledger, a file whose log exists already has its first page.
+    let has_log = beside(&real, "-wal").exists();
+    let bytes = real.metadata().ok()?.len();
+    (has_log && bytes < SMALLEST_DATABASE).then_some(bytes)
 }
 
 /// The path of a file that SQLite keeps beside a database: its log or the index of its log.
@@ -239,7 +253,7 @@ impl fmt::Display for OpenError {
             }
             Self::OtherSchema { path, found, known } => write!(
                 f,
-                "{}: schema version {found}, expected {known}: another version of glowplugctl created the ledger",
+                "{}: schema version {found}, expected {known}: use the glowplugctl that created the ledger, or a newer one",
                 path.display()
             ),
             Self::Store { path, .. } => write!(f, "opening {}", path.display()),
