@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use clap::builder::{PathBufValueParser, TypedValueParser as _};
 use glowplug::atomic_file::output_path;
-use glowplug::host::address::parse_address;
+use glowplug::host::address::parse_interface_address;
 use glowplug::host::claim::Machine;
 use glowplug::host::ledger::Tenure;
 use serde::Serialize;
@@ -56,6 +56,8 @@ pub(crate) struct History {
     #[command(flatten)]
     ledger: LedgerFile,
     /// An address, or namespace and name of a machine
+    ///
+    /// The address may have its prefix length, as the tables print it.
     #[arg(value_name = "ADDRESS|NAMESPACE/NAME", value_parser = subject)]
     subject: Subject,
     /// Print JSON
@@ -90,10 +92,14 @@ struct ListedTenure {
 }
 
 fn subject(text: &str) -> Result<Subject, String> {
-    match parse_address(text) {
-        Ok(address) => Ok(Subject::Address(address)),
-        Err(_) if text.contains('/') => named(text).map(Subject::Machine).map_err(str::to_owned),
-        Err(error) => Err(error.to_string()),
+    match text.split_once('/') {
+        // The tables print an address with its prefix length. A namespace never has an address as its name.
+        Some((first, _)) if first.parse::<IpAddr>().is_err() => {
+            named(text).map(Subject::Machine).map_err(str::to_owned)
+        }
+        _ => parse_interface_address(text)
+            .map(|(address, _)| Subject::Address(address))
+            .map_err(|error| error.to_string()),
     }
 }
 
