@@ -418,9 +418,11 @@ impl fmt::Display for Brake {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::allocator::{Mismatch, Problem};
     use crate::host::claim::{Claim, HolderKind, Request};
     use crate::host::leases_file::{Leases, read_leases};
     use crate::host::ledger::MemoryLedger;
+    use crate::host::may_record::Ignored;
     use crate::host::pool::Namespaces;
     use crate::host::pool::tests::pool;
     use crate::host::records::Objects;
@@ -628,6 +630,79 @@ mod tests {
         let not_leased = "list: items[3].metadata.annotations.\"kubevirt.cluster.x-k8s.io/allocated-ip-eno101\": 10.0.0.1 of \
             eno101 of n/a (u) is not in the ledger, rebuild adds it";
         assert_eq!(messages(&mut registry_with(&[]), RECORDED), [not_leased]);
+    }
+
+    #[test]
+    fn the_pages_have_a_row_for_each_message_of_an_audit() {
+        /// Whether a table of the page has the message in its first column, in which `…` stands for any text.
+        fn has_row(page: &str, message: &str) -> bool {
+            let fits = |pattern: &str| {
+                let mut rest = message;
+                pattern.split('…').all(|part| match rest.split_once(part) {
+                    Some((_, after)) => {
+                        rest = after;
+                        true
+                    }
+                    None => false,
+                })
+            };
+            let mut rows = page.lines().filter_map(|line| line.strip_prefix("| `…")?.split_once('`'));
+            rows.any(|(pattern, _)| fits(pattern))
+        }
+        let address: IpAddr = "10.0.0.1".parse().unwrap();
+        let claimant = Claimant { machine: Machine::new("n", "a", "u"), interface: "eno101".parse().unwrap() };
+        let problems = [
+            Problem::Duplicate(claimant.clone()),
+            Problem::ReuseDelay(claimant.clone()),
+            Problem::NoPool,
+            Problem::Ambiguous(vec!["one".to_owned(), "two".to_owned()]),
+            Problem::OtherAddress(address),
+            Problem::OtherNetwork("one".to_owned()),
+            Problem::OutOfPool("n/one".to_owned()),
+            Problem::Reserved("n/one".to_owned(), None),
+            Problem::Prefix(24),
+            Problem::Ignored(Ignored::Share),
+        ];
+        // A new problem fails to compile here until it is in the list, too.
+        let is_printed = |problem: &Problem| match problem {
+            Problem::Duplicate(_)
+            | Problem::ReuseDelay(_)
+            | Problem::NoPool
+            | Problem::Ambiguous(_)
+            | Problem::OtherAddress(_)
+            | Problem::OtherNetwork(_)
+            | Problem::OutOfPool(_)
+            | Problem::Reserved(..)
+            | Problem::Prefix(_)
+            | Problem::Ignored(_) => true,
+            // An audit asks no API server, which refuses a lease.
+            Problem::NotRecorded(_) => false,
+        };
+        assert!(problems.iter().all(is_printed));
+        let source = "KubevirtMachine n/a".to_owned();
+        let report = Report { source: source.clone(), machine: claimant.machine.clone(), network: None, address };
+        let not_leased = |is_reserved| {
+            let (source, claimant) = (source.clone(), claimant.clone());
+            Disagreement::NotLeased { source, claimant, address, is_reserved }
+        };
+        let disagreements = [
+            Disagreement::NotRecorded { claimant: claimant.clone(), address },
+            not_leased(false),
+            not_leased(true),
+            Disagreement::Reported { report: report.clone(), holder: Some(claimant.clone()) },
+            Disagreement::Reported { report, holder: None },
+        ];
+        let texts = |store| disagreements.iter().map(move |disagreement| disagreement.text(store));
+        let mismatches = problems.map(|problem| {
+            let (source, claimant) = (source.clone(), claimant.clone());
+            Mismatch { source, claimant, address, problem }.to_string()
+        });
+        let (recovery, troubleshooting) =
+            (include_str!("../../docs/recovery.md"), include_str!("../../docs/troubleshooting.md"));
+        let mut missing: Vec<String> = mismatches.into_iter().chain(texts(Store::Leases)).collect();
+        missing.retain(|message| !has_row(recovery, message));
+        missing.extend(texts(Store::Ledger).filter(|message| !has_row(troubleshooting, message)));
+        assert_eq!(missing, [] as [&str; 0]);
     }
 
     #[test]
