@@ -511,10 +511,19 @@ impl Render<'_, '_> {
         let families =
             [("dhcp4", &link.ipv4.dhcp_overrides, link.ipv4.dhcp), ("dhcp6", &link.ipv6.dhcp_overrides, dynamic)];
         for (family, options, _) in families.into_iter().filter(|(.., is_used)| *is_used) {
-            let DhcpOverrides { use_routes, use_dns, use_domains, use_hostname, send_hostname, use_mtu, .. } = *options;
+            let DhcpOverrides {
+                route_metric: _,
+                use_routes,
+                use_dns,
+                use_domains,
+                use_hostname,
+                send_hostname,
+                use_mtu,
+                use_ntp,
+            } = *options;
             let use_dns = use_dns.filter(|_| !ignores_dns);
-            let names = ["use-routes", "use-dns", "use-domains", "use-hostname", "send-hostname", "use-mtu"];
-            let values = [use_routes, use_dns, use_domains, use_hostname, send_hostname, use_mtu];
+            let names = ["use-routes", "use-dns", "use-domains", "use-hostname", "send-hostname", "use-mtu", "use-ntp"];
+            let values = [use_routes, use_dns, use_domains, use_hostname, send_hostname, use_mtu, use_ntp];
             // Each of these settings is `true` by default, so only `false` is lost.
             for (name, _) in names.into_iter().zip(values).filter(|(_, value)| *value == Some(false)) {
                 self.ignore(&format!("{}.{family}-overrides.{name}", link.path), false, CANNOT_EXPRESS);

@@ -387,7 +387,7 @@ texts! {
     invalid_dhcp_overrides_give_warnings: v2 "ethernets: {a: {dhcp4: true, dhcp6: true, dhcp4-overrides: [x], dhcp6-overrides: {route-metric: low, use-dns: perhaps, use-domains: route, hostname: web, use-ntp: false}}}"
         => read [
             r#"warning ethernets.a.dhcp4-overrides: invalid item "an array", expected an object"#,
-            r#"warning ethernets.a.dhcp6-overrides.hostname: "web" ignored, DHCP always sends the host name of the machine"#,
+            r#"warning ethernets.a.dhcp6-overrides.hostname: "web" ignored, DHCP sends only the host name of the machine"#,
             r#"warning ethernets.a.dhcp6-overrides.route-metric: invalid metric "low", expected a number from 0 to 4294967295"#,
             r#"warning ethernets.a.dhcp6-overrides.use-dns: invalid switch "perhaps", expected true or false"#,
             r#"warning ethernets.a.dhcp6-overrides.use-domains: invalid switch "route", expected true or false"#

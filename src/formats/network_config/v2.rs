@@ -299,7 +299,7 @@ impl Converter<'_, '_> {
         };
         self.reader.report_unknown_members(overrides, &path, OVERRIDES, Severity::Warning, "");
         if let Some(hostname) = overrides.get("hostname").filter(|hostname| **hostname != Value::Null) {
-            let because = "DHCP always sends the host name of the machine";
+            let because = "DHCP sends only the host name of the machine";
             self.diagnostics().push(Diagnostic::ignored(path.field("hostname"), hostname, because));
         }
         let metric = overrides.get("route-metric").and_then(Scalar::of);

@@ -554,6 +554,7 @@ fn unsupported_options_of_dhcp_and_router_advertisements_are_reported() {
             ignored("accept-ra", "false"),
             ignored("dhcp4-overrides.route-metric", "7"),
             ignored("dhcp4-overrides.use-dns", "false"),
+            ignored("dhcp4-overrides.use-ntp", "false"),
             ignored("dhcp4-overrides.use-routes", "false"),
         ]
     );
