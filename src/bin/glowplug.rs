@@ -92,7 +92,7 @@ struct MachineOptions {
     cmdline: bool,
     /// Set the platform instead of detecting it
     ///
-    /// glowplug supports the platform kubevirt.
+    /// Every build supports kubevirt.
     #[arg(long, value_name = "NAME")]
     provider: Option<String>,
     /// Read this drive: directory, image or device
@@ -112,7 +112,7 @@ struct MachineOptions {
     wait: Wait,
     /// Use this directory as root
     ///
-    /// Every file of the machine is read and written below this directory.
+    /// The files of the machine are below this directory. A symbolic link may lead outside it.
     #[arg(long, value_name = "DIR", default_value = "/")]
     root: PathBuf,
 }
@@ -211,7 +211,7 @@ struct Metadata {
     config_drive: Option<PathBuf>,
     /// Use this directory as root
     ///
-    /// Every file of the machine is read below this directory.
+    /// The files of the machine are below this directory. A symbolic link may lead outside it.
     #[arg(long, value_name = "DIR", default_value = "/", value_parser = PathBufValueParser::new().try_map(existing))]
     root: PathBuf,
 }
@@ -231,7 +231,7 @@ struct Check {
     json: bool,
     /// Use this directory as root
     ///
-    /// Every file of the machine is read below this directory.
+    /// The files of the machine are below this directory. A symbolic link may lead outside it.
     #[arg(long, value_name = "DIR", default_value = "/", value_parser = PathBufValueParser::new().try_map(existing))]
     root: PathBuf,
 }
@@ -380,7 +380,7 @@ fn hostname(args: WriteHostname, log: &Logger) -> Result<ExitCode> {
     let name: Hostname = Hostname::shortened(&written)
         .map_err(|e: HostnameError| anyhow!("hostname: invalid hostname {written:?}, {e}"))?;
     if name.as_str() != written {
-        warn!(log, "shortened the hostname"; "written" => &written, "hostname" => %name);
+        warn!(log, "shortened the hostname"; "from" => &written, "hostname" => %name);
     }
     hostname::write(&args.output, &name).with_context(|| format!("writing {}", args.output.display()))?;
     info!(log, "wrote the hostname"; "hostname" => %name, "path" => %args.output.display());

@@ -302,7 +302,7 @@ fn a_hostname_that_is_too_long_or_ends_with_a_dot_is_shortened_for_linux() {
         let meta_data = serde_json::json!({"hostname": written}).to_string();
         let Run { code, stderr, .. } = with_drive(&openstack(&meta_data), &arguments);
         assert_eq!((code, out.read("etc/hostname")), (Some(0), Some(format!("{name}\n"))));
-        let warning = format!("<4>shortened the hostname written={written} hostname={name}");
+        let warning = format!("<4>shortened the hostname from={written} hostname={name}");
         assert_eq!(stderr.lines().filter(|line| line.starts_with("<4>")).collect::<Vec<_>>(), [warning]);
     }
 }
