@@ -83,7 +83,9 @@ pub(crate) struct ConfigDriveArgs {
     /// Firmware UUID of the machine
     #[arg(long, value_name = "UUID", value_parser = uuid)]
     uuid: Option<String>,
-    /// Hostname [default: name of the machine]
+    /// Hostname [default: first label of the name]
+    ///
+    /// The default has at most 63 characters.
     #[arg(long, value_name = "NAME")]
     hostname: Option<Hostname>,
     /// Name of the instance type
