@@ -114,7 +114,8 @@ pub enum Brake {
     },
     /// The lists have no object of this kind.
     NoKind(&'static str),
-    /// The lists have no machine of this namespace, but machines of this namespace have leases.
+    /// The lists have no object of this namespace, but machines of this namespace have leases, or KubevirtMachines of the
+    /// lists have their VirtualMachines there.
     NoNamespace(String),
     /// The lists have this number of objects whose machine cannot be identified. Each of these objects may belong to a
     /// machine that seems to be missing.
@@ -332,8 +333,8 @@ fn brakes(
         brakes.push(Brake::TooMany { machines, most });
     }
     brakes.extend(inventory.absent_kinds().into_iter().map(Brake::NoKind));
-    let namespaces: BTreeSet<&str> =
-        allocator.leases().map(|(_, _, lease)| lease.claimant.machine.namespace.as_str()).collect();
+    let of_leases = allocator.leases().map(|(_, _, lease)| lease.claimant.machine.namespace.as_str());
+    let namespaces: BTreeSet<&str> = of_leases.chain(inventory.vm_namespaces()).collect();
     let absent = namespaces.into_iter().filter(|namespace| !inventory.has_namespace(namespace));
     brakes.extend(absent.map(|namespace| Brake::NoNamespace(namespace.to_owned())));
     if inventory.unidentified > 0 {
@@ -598,6 +599,24 @@ mod tests {
             Brake::Unidentified(1),
         ];
         assert_eq!(released(&audit), (vec![], &brakes[..]));
+    }
+
+    #[test]
+    fn lists_without_the_namespace_of_virtual_machines_release_nothing() {
+        let machine = |name: &str| {
+            format!(
+                r#"{{"kind": "KubevirtMachine", "metadata": {{"namespace": "n", "name": "{name}", "uid": "u"}},
+                "spec": {{"virtualMachineTemplate": {{"metadata": {{"namespace": "m"}}}}}}}}"#
+            )
+        };
+        let audited = |items: &str| {
+            let mut registry = registry_with(&["a"]);
+            audit(&mut registry, &cluster(""), &release(0), at(0)).unwrap();
+            let audit = audit(&mut registry, &cluster(items), &release(300_000), at(300_000)).unwrap();
+            (audit.missing[0].released.is_some(), audit.brakes)
+        };
+        assert_eq!(audited(&machine("b")), (false, vec![Brake::NoNamespace("m".to_owned())]));
+        assert_eq!(audited(&[machine("b"), MOVED.to_owned()].join(", ")), (true, vec![]));
     }
 
     #[test]

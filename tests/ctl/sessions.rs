@@ -47,6 +47,7 @@ sessions! {
     a_rebuild_of_right_records_has_nothing_to_report
     a_rebuild_takes_over_records_and_reports_what_does_not_fit
     a_release_needs_the_uid_and_frees_no_address_of_another_machine
+    a_release_of_a_list_needs_the_place_of_the_virtual_machine
     a_release_of_a_list_takes_only_machines_that_are_gone
     a_released_address_stays_reserved_for_another_machine_whose_object_records_it
     a_resize_keeps_the_addresses_of_all_machines

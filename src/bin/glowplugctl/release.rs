@@ -28,7 +28,8 @@ pub(crate) struct Release {
     /// Also release machines that may still run
     ///
     /// Without this option, a machine of a list is released only if it has a deletionTimestamp, no guest in the lists, and no
-    /// address that another guest of the lists reports. The lists must have VirtualMachines and VirtualMachineInstances, too.
+    /// address that another guest of the lists reports. The lists must have VirtualMachines and VirtualMachineInstances of the
+    /// namespace in which its VirtualMachine was, too. A machine with an infraClusterSecretRef is not released.
     #[arg(long, requires = "lists")]
     force: bool,
     /// Print JSON
@@ -72,8 +73,8 @@ pub(crate) fn release(args: Release, log: &Logger) -> Result<ExitCode> {
 }
 
 /// Returns the machines that can be released, and the number of other machines. Without `force`, a machine of a list
-/// can be released only if the machine is being deleted, and the lists have all kinds of objects, but no guest of the
-/// machine and no other user of its addresses. Otherwise the machine may still use its addresses.
+/// can be released only if the machine is being deleted, and the lists show the place of its VirtualMachine, but no guest
+/// of the machine and no other user of its addresses. Otherwise the machine may still use its addresses.
 fn releasable(
     machines: Vec<KubevirtMachine>,
     inventory: Option<&Inventory>,
@@ -82,8 +83,6 @@ fn releasable(
 ) -> (Vec<Machine>, usize) {
     let count = machines.len();
     let in_use = inventory.map(|inventory| audit::holders_in_use(allocator, inventory)).unwrap_or_default();
-    // If the lists have no object of a kind, the list of this kind is probably missing.
-    let absent = inventory.map(Inventory::absent_kinds).unwrap_or_default().join(" and no ");
     let releasable = machines.into_iter().filter_map(|KubevirtMachine { machine, is_being_deleted, .. }| {
         let Some(inventory) = inventory.filter(|_| !force) else { return Some(machine) };
         let problem = if !is_being_deleted {
@@ -92,8 +91,8 @@ fn releasable(
             "its guest exists, expected neither a VirtualMachine nor an instance of it, or --force".to_owned()
         } else if in_use.contains(&machine) {
             "a guest or an unknown object of the lists has its address, expected no user of it, or --force".to_owned()
-        } else if !absent.is_empty() {
-            format!("no {absent} in the lists, expected all objects of each kind, or --force")
+        } else if let Some(problem) = inventory.why_guest_is_unknown(&machine) {
+            format!("{problem}, or --force")
         } else {
             return Some(machine);
         };

@@ -41,10 +41,11 @@ pub struct Inventory {
     /// caller adds the claims and their records.
     #[doc(hidden)]
     pub claims: Option<BTreeSet<Machine>>,
-    /// Kinds of the objects in the lists.
-    kinds: BTreeSet<ObjectKind>,
-    /// Namespaces of the objects.
-    namespaces: BTreeSet<String>,
+    /// Kinds of the objects in the lists, by namespace.
+    kinds: BTreeMap<String, BTreeSet<ObjectKind>>,
+    /// Namespace of the VirtualMachine of each KubevirtMachine, by namespace and name of the KubevirtMachine. `None`:
+    /// unknown, or in another cluster.
+    vm_namespaces: BTreeMap<(String, String), Option<String>>,
     /// Namespace and name of machines that have, or may have, a VirtualMachine or an instance in the lists.
     guests: BTreeSet<(String, String)>,
     /// Namespace and name of machines that have an instance in the lists.
@@ -120,10 +121,12 @@ struct Merge<'o> {
 
 pub(super) fn merge(objects: Vec<Object>, sources: &[String], diagnostics: Vec<ObjectDiagnostic>) -> Inventory {
     let objects = join_repeated(objects);
-    let kinds = objects.iter().map(|object| object.kind).collect();
-    let namespaces: BTreeSet<&str> = objects.iter().map(|object| object.namespace.as_str()).collect();
-    let namespaces = namespaces.into_iter().map(str::to_owned).collect();
-    let inventory = Inventory { diagnostics, kinds, namespaces, ..Inventory::default() };
+    let kinds: BTreeSet<(&str, ObjectKind)> =
+        objects.iter().map(|object| (object.namespace.as_str(), object.kind)).collect();
+    let mut inventory = Inventory { diagnostics, ..Inventory::default() };
+    for (namespace, kind) in kinds {
+        inventory.kinds.entry(namespace.to_owned()).or_default().insert(kind);
+    }
     let mut merge = Merge { sources, inventory, path: String::new() };
     let labels = Labels::of(&objects);
     let parts = parts(&objects, &labels);
@@ -215,6 +218,7 @@ impl<'o> Merge<'o> {
             self.tell_whose(|| named(&part.object.uid), doubts);
             machines.push((part.object, held, Origin::default().with(part.object), has_doubts));
         }
+        self.vm_namespace(namespace, name, own);
         // The last machine is the current machine. Several machines of one name appear if the lists were fetched at
         // different times.
         machines.sort_by_key(|(machine, ..)| machine.created);
@@ -283,6 +287,16 @@ impl<'o> Merge<'o> {
                 self.inventory.without_record.push(origin.unrecorded(named(&machine.uid)));
             }
             self.add(|| named(&machine.uid), held, &origin);
+        }
+    }
+
+    /// Notes where the VirtualMachine of KubevirtMachines with the same namespace and name is.
+    fn vm_namespace(&mut self, namespace: &str, name: &str, machines: &[Part<'o>]) {
+        let known = |part: &Part<'o>| part.object.vm_namespace.as_deref().filter(|_| !part.object.is_in_infra_cluster);
+        let mut vms = machines.iter().map(known);
+        if let Some(first) = vms.next() {
+            let vm = first.filter(|_| vms.all(|vm| vm == first));
+            self.inventory.vm_namespaces.insert((namespace.to_owned(), name.to_owned()), vm.map(str::to_owned));
         }
     }
 
@@ -473,10 +487,35 @@ impl Inventory {
     }
 
     /// Whether the lists have, or may have, a VirtualMachine or an instance of a machine with the same namespace and
-    /// name.
+    /// name. A VirtualMachine of this name that is where the KubevirtMachine has its own counts even without labels.
     #[must_use]
     pub fn has_guest(&self, machine: &Machine) -> bool {
-        self.guests.contains(&(machine.namespace.clone(), machine.name.clone()))
+        let is_in = |namespace: &String| self.guests.contains(&(namespace.clone(), machine.name.clone()));
+        is_in(&machine.namespace) || self.vm_namespace_of(machine).is_some_and(is_in)
+    }
+
+    /// Why a guest of a KubevirtMachine may run although [`Inventory::has_guest`] is `false`, with what was expected.
+    /// `None`: the lists show the guests of the place where the VirtualMachine of the machine is.
+    #[must_use]
+    pub fn why_guest_is_unknown(&self, machine: &Machine) -> Option<String> {
+        let Some(namespace) = self.vm_namespace_of(machine) else {
+            let expected = "expected spec.virtualMachineTemplate, and no infraClusterSecretRef";
+            return Some(format!("its VirtualMachine may be in another namespace or cluster, {expected}"));
+        };
+        // If the lists have no object of a kind, the list of this kind and namespace is probably missing.
+        let kinds = self.kinds.get(namespace);
+        let is_absent = |kind: &ObjectKind| !kinds.is_some_and(|kinds| kinds.contains(kind));
+        let absent = [ObjectKind::VirtualMachine, ObjectKind::Instance].into_iter().filter(is_absent);
+        let absent: Vec<&str> = absent.map(ObjectKind::name).collect();
+        if !absent.is_empty() {
+            let absent = absent.join(" and no ");
+            return Some(format!(
+                "no {absent} of namespace {namespace} in the lists, expected all objects of each kind"
+            ));
+        }
+        let expected = "expected namespace, name and UID of each";
+        (self.unidentified > 0)
+            .then(|| format!("{} objects of unknown machines in the lists, {expected}", self.unidentified))
     }
 
     /// Whether the lists have an instance of a machine with the same namespace and name.
@@ -487,17 +526,23 @@ impl Inventory {
     /// Whether the lists have an object of the namespace.
     #[must_use]
     pub fn has_namespace(&self, namespace: &str) -> bool {
-        self.namespaces.contains(namespace)
+        self.kinds.contains_key(namespace)
+    }
+
+    fn vm_namespace_of(&self, machine: &Machine) -> Option<&String> {
+        self.vm_namespaces.get(&(machine.namespace.clone(), machine.name.clone()))?.as_ref()
+    }
+
+    /// The namespaces in which KubevirtMachines of the lists have their VirtualMachines.
+    pub(crate) fn vm_namespaces(&self) -> impl Iterator<Item = &str> {
+        self.vm_namespaces.values().flatten().map(String::as_str)
     }
 
     /// The kinds without any object in the lists.
     #[must_use]
     pub fn absent_kinds(&self) -> Vec<&'static str> {
-        let kinds = [
-            (ObjectKind::Machine, "KubevirtMachine"),
-            (ObjectKind::VirtualMachine, "VirtualMachine"),
-            (ObjectKind::Instance, "VirtualMachineInstance"),
-        ];
-        kinds.iter().filter(|(kind, _)| !self.kinds.contains(kind)).map(|(_, name)| *name).collect()
+        let is_absent = |kind: &ObjectKind| !self.kinds.values().any(|kinds| kinds.contains(kind));
+        let kinds = [ObjectKind::Machine, ObjectKind::VirtualMachine, ObjectKind::Instance];
+        kinds.into_iter().filter(is_absent).map(ObjectKind::name).collect()
     }
 }

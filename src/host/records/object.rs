@@ -64,6 +64,8 @@ pub(super) struct Object {
     pub(super) machine: Option<Box<(String, String)>>,
     /// Namespace in which capk creates the VirtualMachine of a KubevirtMachine. `None`: unknown, and for other kinds.
     pub(super) vm_namespace: Option<String>,
+    /// Whether capk creates the VirtualMachine of a KubevirtMachine in the cluster of an `infraClusterSecretRef`.
+    pub(super) is_in_infra_cluster: bool,
     /// UID and name of the VirtualMachine that owns this object.
     pub(super) owner: Option<Box<(String, String)>>,
     pub(super) holds: Vec<Hold>,
@@ -123,6 +125,18 @@ const MAX_DIAGNOSTICS: usize = 32;
 /// The expected value of a record, for messages.
 const EXPECTED: &str = "a list of ip/prefix";
 
+// === impl ObjectKind ===
+
+impl ObjectKind {
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Machine => "KubevirtMachine",
+            Self::VirtualMachine => "VirtualMachine",
+            Self::Instance => "VirtualMachineInstance",
+        }
+    }
+}
+
 // === impl Object ===
 
 impl Object {
@@ -140,6 +154,7 @@ impl Object {
         self.node_pool = self.node_pool.take().or(other.node_pool.take());
         self.machine = self.machine.take().or(other.machine.take());
         self.vm_namespace = self.vm_namespace.take().or(other.vm_namespace.take());
+        self.is_in_infra_cluster |= other.is_in_infra_cluster;
         self.owner = self.owner.take().or(other.owner.take());
     }
 
@@ -200,6 +215,7 @@ impl ObjectReader<'_> {
         let mut networks = BTreeMap::new();
         collect_networks(&spec, namespace, &mut networks);
         let vm_namespace = vm_namespace(&spec, namespace);
+        let is_in_infra_cluster = spec.infra_cluster_secret_ref.is_some();
         let interfaces = status.interfaces.take().unwrap_or_default();
         let holds = self.holds(&metadata, &spec, status);
         let reports = self.reports(interfaces, &networks);
@@ -265,6 +281,7 @@ impl ObjectReader<'_> {
                     reports,
                     machine,
                     vm_namespace,
+                    is_in_infra_cluster,
                     owner,
                     holds,
                     doubts,

@@ -788,6 +788,74 @@ fn labels_without_a_confirmation_add_a_machine_and_take_none_away() {
 }
 
 #[test]
+fn only_lists_of_the_place_of_a_virtual_machine_show_that_a_machine_has_no_guest() {
+    let why = |items: Value| inventory_of(items).why_guest_is_unknown(&machine());
+    let spec = |spec: Value| object("KubevirtMachine", "m-1", json!({"spec": spec}));
+    let other = |kind: &str, namespace: &str| {
+        let uid = format!("{kind}-{namespace}");
+        json!({"kind": kind, "metadata": {"namespace": namespace, "name": "o", "uid": uid}})
+    };
+    let [vm, instance] = ["VirtualMachine", "VirtualMachineInstance"];
+    let own = || spec(json!({"virtualMachineTemplate": {}}));
+    let template = json!({"metadata": {"namespace": "infra"}});
+    let in_infra = || spec(json!({"virtualMachineTemplate": template}));
+    let in_infra_cluster = || spec(json!({"virtualMachineTemplate": template, "infraClusterSecretRef": {"name": "a"}}));
+    let elsewhere = "its VirtualMachine may be in another namespace or cluster, expected spec.virtualMachineTemplate, and \
+                     no infraClusterSecretRef";
+    let absent = |what: &str| format!("no {what} in the lists, expected all objects of each kind");
+    let of = |namespace: &str| [other(vm, namespace), other(instance, namespace)];
+    for (machines, others, expected) in [
+        (vec![own()], of("clusters").to_vec(), None),
+        (vec![in_infra()], of("infra").to_vec(), None),
+        // A whole object and its metadata.
+        (vec![object("KubevirtMachine", "m-1", json!({})), in_infra()], of("infra").to_vec(), None),
+        (
+            vec![own()],
+            of("infra").to_vec(),
+            Some(absent("VirtualMachine and no VirtualMachineInstance of namespace clusters")),
+        ),
+        (
+            vec![in_infra()],
+            of("clusters").to_vec(),
+            Some(absent("VirtualMachine and no VirtualMachineInstance of namespace infra")),
+        ),
+        (
+            vec![own()],
+            vec![other(vm, "clusters"), other(instance, "infra")],
+            Some(absent("VirtualMachineInstance of namespace clusters")),
+        ),
+        (vec![in_infra_cluster()], of("infra").to_vec(), Some(elsewhere.to_owned())),
+        (vec![object("KubevirtMachine", "m-1", json!({}))], of("clusters").to_vec(), Some(elsewhere.to_owned())),
+        (vec![], of("clusters").to_vec(), Some(elsewhere.to_owned())),
+        // Two machines of one name have their VirtualMachines in two namespaces.
+        (
+            vec![own(), with(in_infra(), json!({"metadata": {"uid": "m-2"}}))],
+            [of("clusters"), of("infra")].concat(),
+            Some(elsewhere.to_owned()),
+        ),
+        (
+            vec![own()],
+            [of("clusters").to_vec(), vec![json!({"kind": vm, "metadata": {"name": "w"}})]].concat(),
+            Some("1 objects of unknown machines in the lists, expected namespace, name and UID of each".to_owned()),
+        ),
+    ] {
+        let items: Vec<Value> = machines.into_iter().chain(others).collect();
+        assert_eq!(why(json!(items)), expected, "{items:?}");
+    }
+}
+
+#[test]
+fn a_virtual_machine_without_labels_is_a_guest_where_its_machine_has_it() {
+    let machine_in = |namespace: &str| {
+        let spec = json!({"spec": {"virtualMachineTemplate": {"metadata": {"namespace": namespace}}}});
+        object("KubevirtMachine", "m-1", spec)
+    };
+    let guest = json!({"kind": "VirtualMachine", "metadata": {"namespace": "infra", "name": "w", "uid": "v-1"}});
+    let has_guest = |namespace: &str| inventory_of(json!([machine_in(namespace), guest])).has_guest(&machine());
+    assert_eq!(["infra", "clusters"].map(has_guest), [true, false]);
+}
+
+#[test]
 fn unreadable_and_contradictory_records_are_reported_with_their_machine() {
     let items = json!([
         with(worker("m-1", annotated("10.0.0.5/24, 10.0.0.6/33")), created("2026-08-01T10:00:00Z")),
