@@ -77,23 +77,33 @@ type FileId = (u64, u64);
 const SMALLEST_DATABASE: u64 = 512;
 
 /// File systems whose locks or shared memory do not work between the hosts that mount them, by the magic number of
-/// `statfs` (linux/magic.h; GPFS and Lustre from their own headers). FUSE is in the list because it hides the file
-/// system behind it, which may be a network file system: sshfs, GlusterFS and virtiofs use FUSE.
-const NETWORK_FILE_SYSTEMS: [(u32, &str); 16] = [
+/// `statfs` (linux/magic.h, coreutils' stat.c and the headers of the file systems). FUSE is in the list because it hides
+/// the file system behind it, which may be a network file system: sshfs, GlusterFS and virtiofs use FUSE.
+const NETWORK_FILE_SYSTEMS: [(u32, &str); 26] = [
     (0x0000_517b, "SMB"),
     (0x0000_564c, "NCP"),
     (0x0000_6969, "NFS"),
     (0x00c3_6400, "Ceph"),
     (0x0102_1997, "9p"),
     (0x0116_1970, "GFS2"),
+    (0x0131_11a8, "IBRIX"),
     (0x0bd0_0bd0, "Lustre"),
+    (0x1803_1977, "WekaFS"),
+    (0x1983_0326, "BeeGFS"),
+    (0x2003_0528, "OrangeFS"),
     (0x4750_4653, "GPFS"),
     (0x5346_414f, "AFS"),
+    (0x6163_6673, "ACFS"),
     (0x6573_5546, "FUSE"),
     (0x6b41_4653, "AFS"),
     (0x7375_7245, "Coda"),
     (0x7461_636f, "OCFS2"),
     (0x786f_4256, "VirtualBox's shared folders"),
+    (0x7c7c_6673, "Parallels' shared folders"),
+    (0xa501_fcf5, "VxFS"),
+    (0xaad7_aaea, "PanFS"),
+    (0xbacb_acbc, "VMware's shared folders"),
+    (0xbeef_dead, "StorNext"),
     (0xfe53_4d42, "SMB"),
     (0xff53_4d42, "CIFS"),
 ];
@@ -278,6 +288,9 @@ mod tests {
     fn network_file_systems_are_known_by_their_magic_numbers() {
         let kinds = [0x6969, 0xff53_4d42, 0xfe53_4d42, 0x0102_1997, 0x00c3_6400, 0x6573_5546].map(kind_of);
         assert_eq!(kinds, [Some("NFS"), Some("CIFS"), Some("SMB"), Some("9p"), Some("Ceph"), Some("FUSE")]);
+        let kinds = [0x1983_0326, 0x2003_0528, 0xaad7_aaea, 0xbeef_dead, 0x6163_6673, 0x1803_1977].map(kind_of);
+        let expected = ["BeeGFS", "OrangeFS", "PanFS", "StorNext", "ACFS", "WekaFS"];
+        assert_eq!(kinds, expected.map(Some));
         // ext4, XFS, Btrfs, tmpfs and overlayfs are not network file systems.
         let kinds = [0xef53, 0x5846_5342, 0x9123_683e, 0x0102_1994, 0x794c_7630].map(kind_of);
         assert_eq!(kinds, [None; 5]);
