@@ -9,10 +9,11 @@
 //!
 //! Sources: ECMA-119 (the file system), SUSP 1.12 and RRIP 1.12 (Rock Ridge), and the Joliet specification.
 
+use std::cell::Cell;
 use std::io::{self, ErrorKind};
 
 use super::source::{Files, MAX_ENTRIES, ReadAt, ReadError, is_name, parts};
-use super::window::{self, Window, u16_le, u32_le};
+use super::window::{self, BUDGET, Window, u16_le, u32_le};
 
 /// Size of a block, in bytes. An image with blocks of another size is rejected; no common tool writes such an image.
 const BLOCK: usize = 2048;
@@ -53,6 +54,8 @@ pub struct Image<'a, S: ReadAt + ?Sized> {
     blocks: u32,
     root: Extent,
     names: Names,
+    /// Number of steps that are left for all lookups.
+    budget: Cell<u32>,
 }
 
 /// The set of file names that is used for an image.
@@ -104,7 +107,7 @@ struct SystemUse {
 /// One lookup of a path in an image.
 struct Walk<'i, 'a, S: ReadAt + ?Sized> {
     image: &'i Image<'a, S>,
-    window: Window<'a, S>,
+    window: Window<'i, S>,
     path: &'i str,
 }
 
@@ -257,7 +260,8 @@ impl<'a, S: ReadAt + ?Sized> Image<'a, S> {
     /// [`ReadError::Malformed`] when the source is not an ISO 9660 volume with blocks of 2048 bytes, and
     /// [`ReadError::Io`].
     pub fn open(source: &'a S) -> Result<Self, ReadError> {
-        let mut window = Window::new(source);
+        let budget = Cell::new(BUDGET);
+        let mut window = Window::new(source, &budget);
         let mut descriptor = [0; BLOCK];
         window.read("volume descriptor", offset(FIRST_DESCRIPTOR), &mut descriptor)?;
         if kind_of(&descriptor) != Some(PRIMARY) {
@@ -289,11 +293,11 @@ impl<'a, S: ReadAt + ?Sized> Image<'a, S> {
         if root.bytes == 0 {
             return Err(ReadError::Malformed { what: "root directory", expected: "one that is not empty" });
         }
-        Ok(Self { source, blocks, root, names })
+        Ok(Self { source, blocks, root, names, budget: Cell::new(BUDGET) })
     }
 
     fn walk<'i>(&'i self, path: &'i str) -> Walk<'i, 'a, S> {
-        Walk { image: self, window: Window::new(self.source), path }
+        Walk { image: self, window: Window::new(self.source, &self.budget), path }
     }
 }
 
@@ -530,6 +534,18 @@ mod tests {
             }
         }
         assert_eq!(label(&Broken).unwrap_err().kind(), ErrorKind::PermissionDenied);
+    }
+
+    #[test]
+    fn all_lookups_in_an_image_share_one_number_of_steps() {
+        let volume = volume(&[record(b"A", 0, &named(b"a"))], &[]);
+        let image = Image::open(volume.as_slice()).unwrap();
+        // Each lookup needs one read.
+        let lookups = (0..9999).take_while(|at| image.read(&format!("openstack/{at}"), 1).is_ok()).count();
+        assert_eq!(lookups, 4096);
+        let error = image.list("").unwrap_err();
+        let reason = std::error::Error::source(&error).map(ToString::to_string);
+        assert_eq!(reason.as_deref(), Some("more reads than a config drive needs"));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Reads bytes of an image: with few reads for neighbouring structures, and with a limit on the number of reads.
 
+use std::cell::Cell;
 use std::io::{self, ErrorKind};
 
 use super::source::{ReadAt, ReadError};
@@ -7,21 +8,23 @@ use super::source::{ReadAt, ReadError};
 /// Size of one read, in bytes. On a drive from KubeVirt, one read of this size covers all directories.
 const WIDTH: usize = 16 * 1024;
 
-/// Largest number of steps for one lookup of a file. A path of 32 directories, each with 1 MiB of records, needs about
-/// 2,000 reads. A hostile image with many continuation areas would need far more.
-const BUDGET: u32 = 4096;
+/// Largest number of steps for all lookups of files in one image. A path of 32 directories, each with 1 MiB of records,
+/// needs about 2,000 reads. A hostile image with many continuation areas, or with many directories that are looked into,
+/// would need far more.
+pub(super) const BUDGET: u32 = 4096;
 
-/// Source of bytes with a buffer for the last read. Each lookup of a file creates a new window.
+/// Source of bytes with a buffer for the last read. Each lookup of a file creates a new window. The windows of one image
+/// share the number of steps that are left.
 pub(super) struct Window<'a, S: ReadAt + ?Sized> {
     source: &'a S,
     bytes: Vec<u8>,
     start: Option<u64>,
-    budget: u32,
+    budget: &'a Cell<u32>,
 }
 
 impl<'a, S: ReadAt + ?Sized> Window<'a, S> {
-    pub(super) fn new(source: &'a S) -> Self {
-        Self { source, bytes: vec![0; WIDTH], start: None, budget: BUDGET }
+    pub(super) fn new(source: &'a S, budget: &'a Cell<u32>) -> Self {
+        Self { source, bytes: vec![0; WIDTH], start: None, budget }
     }
 
     /// Fills `buffer` with the bytes from `offset` on. `what` names the structure in an error.
@@ -48,15 +51,15 @@ impl<'a, S: ReadAt + ?Sized> Window<'a, S> {
         })
     }
 
-    /// Counts one step of the lookup. A step without a read counts too, because it also takes time.
+    /// Counts one step. A step without a read counts too, because it also takes time.
     pub(super) fn spend(&mut self, what: &str) -> Result<(), ReadError> {
-        match self.budget.checked_sub(1) {
+        match self.budget.get().checked_sub(1) {
             Some(rest) => {
-                self.budget = rest;
+                self.budget.set(rest);
                 Ok(())
             }
             None => {
-                let source = io::Error::new(ErrorKind::InvalidData, "more reads than a file of a config drive needs");
+                let source = io::Error::new(ErrorKind::InvalidData, "more reads than a config drive needs");
                 Err(ReadError::io(what, source))
             }
         }
@@ -113,7 +116,8 @@ mod tests {
     #[test]
     fn neighbouring_bytes_need_only_one_read() {
         let source = watched(40_000);
-        let mut window = Window::new(&source);
+        let budget = Cell::new(BUDGET);
+        let mut window = Window::new(&source, &budget);
         let mut byte = [0; 2];
         window.read("a", 16_500, &mut byte).unwrap();
         window.read("b", 32_766, &mut byte).unwrap();
@@ -125,21 +129,22 @@ mod tests {
     fn bytes_at_the_end_of_the_source_are_read_alone_after_the_wide_read_failed() {
         let source = watched(20_000);
         let mut byte = [0];
-        Window::new(&source).read("end", 19_999, &mut byte).unwrap();
+        Window::new(&source, &Cell::new(BUDGET)).read("end", 19_999, &mut byte).unwrap();
         assert_eq!((byte, source.1.take()), ([19_999_u32 as u8], vec![(16_384, 16_384), (19_999, 1)]));
     }
 
     #[test]
     fn a_read_beyond_the_end_is_an_error_that_names_the_structure() {
         let source = watched(100);
-        let error = Window::new(&source).read("user-data", 100, &mut [0]).unwrap_err();
+        let error = Window::new(&source, &Cell::new(BUDGET)).read("user-data", 100, &mut [0]).unwrap_err();
         assert_eq!(error.to_string(), "reading user-data");
     }
 
     #[test]
     fn a_lookup_fails_after_4096_reads() {
         let source = watched(3 * WIDTH);
-        let mut window = Window::new(&source);
+        let budget = Cell::new(BUDGET);
+        let mut window = Window::new(&source, &budget);
         let reads = (0..).take_while(|turn| window.read("loop", turn % 2 * 20_000, &mut [0]).is_ok()).count();
         assert_eq!(reads, 4096);
     }
