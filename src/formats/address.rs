@@ -35,7 +35,9 @@ fn default_prefix(family: Family) -> u8 {
 
 /// The network that contains all addresses of the family: `0.0.0.0/0` or `::/0`.
 pub(crate) fn everywhere(family: Family) -> IpNetwork {
-    network(family.address(0), 0)
+    let unspecified = family.address(0);
+    // The prefix length is valid, so the fallback is never used.
+    IpNetwork::new(unspecified, 0).unwrap_or_else(|_| IpNetwork::from(unspecified))
 }
 
 /// Parses an address and drops its zone. The schema allows `fe80::1%eth0`, but the link of the address is in another
@@ -77,19 +79,12 @@ pub(crate) fn interface_address(text: &str, mask: Option<&str>) -> Result<Prefix
     let address = host_address(address).ok_or(Wrong::Address)?;
     let family = Family::of(address);
     let given = prefix(own, mask, family)?;
-    let prefix = given.unwrap_or(default_prefix(family));
-    // With prefix length 0, every other address would count as directly on the link. Such a length usually comes from a
-    // template that did not fill in the netmask.
-    match (prefix, own) {
-        (0, Some(_)) => Err(Wrong::Address),
-        (0, None) => Err(Wrong::Mask),
-        _ => Ok(Prefixed { network: network(address, prefix), is_guessed: given.is_none() }),
-    }
+    network(address, given.unwrap_or(default_prefix(family)), own, given.is_none())
 }
 
 /// Parses the destination of a route. `default` stands for all addresses of `family`. `0.0.0.0` or `::` without a
-/// netmask stands for all addresses of its own family. Any other address without a netmask is taken as a single host,
-/// which is a guess.
+/// netmask stands for all addresses of its own family, and no other address does. Any other address without a netmask is
+/// taken as a single host, which is a guess.
 pub(crate) fn destination(text: &str, mask: Option<&str>, family: Family) -> Result<Prefixed, Wrong> {
     if text == "default" {
         return Ok(Prefixed { network: everywhere(family), is_guessed: false });
@@ -100,7 +95,7 @@ pub(crate) fn destination(text: &str, mask: Option<&str>, family: Family) -> Res
     let default = if address.is_unspecified() { 0 } else { family.bits() };
     let given = prefix(own, mask, family)?;
     let is_guessed = given.is_none() && !address.is_unspecified();
-    Ok(Prefixed { network: network(address, given.unwrap_or(default)), is_guessed })
+    network(address, given.unwrap_or(default), own, is_guessed)
 }
 
 /// The prefix length in the document: the length in the address, else the netmask. Both must be valid.
@@ -118,10 +113,13 @@ fn split(text: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// Makes a network. `IpNetwork` rejects only a prefix length above the family's bits. Every caller has checked the
-/// prefix length, so the fallback is never used.
-fn network(address: IpAddr, prefix: u8) -> IpNetwork {
-    IpNetwork::new(address, prefix).unwrap_or_else(|_| IpNetwork::from(address))
+/// Makes the network of an address. `own` is the prefix length that is part of the address.
+fn network(address: IpAddr, prefix: u8, own: Option<&str>, is_guessed: bool) -> Result<Prefixed, Wrong> {
+    // With prefix length 0, every other address would count as directly on the link, and a route would be a default
+    // route. Such a length usually comes from a template that did not fill in the netmask.
+    let wrong = if own.is_some() { Wrong::Address } else { Wrong::Mask };
+    let network = IpNetwork::new(address, prefix).ok().filter(|_| prefix > 0 || address.is_unspecified());
+    network.map(|network| Prefixed { network, is_guessed }).ok_or(wrong)
 }
 
 #[cfg(test)]
@@ -196,6 +194,9 @@ mod tests {
         assert_eq!(read("2001:db8::9", None, Family::Ipv6), Ok("2001:db8::9/128 guessed".to_owned()));
         assert_eq!(read("default", None, Family::Ipv6), Ok("::/0".to_owned()));
         assert_eq!(read("10.1.0.0", Some("255.0.255.0"), Family::Ipv4), Err(Wrong::Mask));
+        assert_eq!(read("10.1.0.0", Some("0.0.0.0"), Family::Ipv4), Err(Wrong::Mask));
+        assert_eq!(read("2001:db8::", Some("0"), Family::Ipv6), Err(Wrong::Mask));
+        assert_eq!(read("10.1.0.0/0", None, Family::Ipv4), Err(Wrong::Address));
         assert_eq!(read("somewhere", None, Family::Ipv4), Err(Wrong::Address));
     }
 }

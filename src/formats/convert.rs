@@ -29,7 +29,7 @@ pub(super) type Written<'a> = (FieldPath<'a>, Option<&'a Scalar>);
 pub(super) struct WrittenRoute<'a> {
     pub(super) destination: Member<'a>,
     pub(super) netmask: Member<'a>,
-    /// The next hop. An empty string counts as missing.
+    /// The next hop. An empty string counts as missing, but is invalid for a default route.
     pub(super) gateway: Member<'a>,
     pub(super) metric: Member<'a>,
 }
@@ -170,14 +170,18 @@ pub(super) fn gateway(
     let gateway = address::host_address(&written.text())
         .filter(|gateway| family.is_none_or(|family| family == Family::of(*gateway)));
     if gateway.is_none() {
-        let expected = match family {
-            Some(Family::Ipv4) => "the IPv4 address of a router",
-            Some(Family::Ipv6) => "the IPv6 address of a router",
-            None => "the IP address of a router",
-        };
-        diagnostics.push(Diagnostic::error(path, "invalid gateway", written, expected));
+        invalid_gateway(diagnostics, path, written, family);
     }
     gateway
+}
+
+fn invalid_gateway(diagnostics: &mut Diagnostics, path: FieldPath<'_>, written: &Scalar, family: Option<Family>) {
+    let expected = match family {
+        Some(Family::Ipv4) => "the IPv4 address of a router",
+        Some(Family::Ipv6) => "the IPv6 address of a router",
+        None => "the IP address of a router",
+    };
+    diagnostics.push(Diagnostic::error(path, "invalid gateway", written, expected));
 }
 
 /// Makes the default route of a member that names only a gateway, such as `gateway` or `gateway4`.
@@ -226,14 +230,18 @@ pub(super) fn route(
         }
     };
     let metric = metric(diagnostics, path.field(route.metric.0), route.metric.1);
-    let gateway = match hop {
-        None => None,
-        // Older documents write an unspecified gateway such as `0.0.0.0` for no gateway.
-        Some(Some(hop)) if hop.is_unspecified() => None,
-        Some(_) => {
-            let family = destination.map(|network| Family::of(network.ip()));
-            Some(self::gateway(diagnostics, path.field(route.gateway.0), gateway, family)?)
+    let family = destination.map(|network| Family::of(network.ip()));
+    let at_gateway = path.field(route.gateway.0);
+    let gateway = match (hop, route.gateway.1) {
+        // A template that did not fill in the gateway would put all addresses on the link.
+        (None, Some(empty)) if destination.is_some_and(|network| network.prefix() == 0) => {
+            invalid_gateway(diagnostics, at_gateway, empty, family);
+            return None;
         }
+        (None, _) => None,
+        // Older documents write an unspecified gateway such as `0.0.0.0` for no gateway.
+        (Some(Some(hop)), _) if hop.is_unspecified() => None,
+        (Some(_), _) => Some(self::gateway(diagnostics, at_gateway, gateway, family)?),
     };
     Some(Route::new(destination?, gateway, metric).ok()?.at(path.path()))
 }

@@ -35,6 +35,8 @@ pub(crate) enum Undo {
 pub(crate) const REFUSED: &[(&str, &str)] = &[
     ("no-address", "invalid address"),
     ("no-gateway", "invalid gateway"),
+    ("no-mask", "invalid netmask"),
+    ("no-prefix", "invalid network"),
     ("no-mac-address", "invalid MAC address"),
     ("no-name", "invalid interface name"),
     ("no-vlan-id", "invalid VLAN id"),

@@ -461,6 +461,12 @@ texts! {
             r#"error ethernets.a.routes[5].via: invalid gateway "router", expected the IPv4 address of a router"#,
             r#"error ethernets.a.routes[6].netmask: invalid netmask "255.0.255.0", expected {MASK}"#
         ];
+    a_route_whose_prefix_length_or_gateway_is_not_filled_in_is_no_default_route: v2 "ethernets: {a: {dhcp4: true, routes: [{to: 10.9.0.0/0, via: 10.0.0.1}, {to: default, via: ''}, {to: default, via: null}], routing-policy: [{from: 10.9.0.0/0, table: 5}]}}"
+        => refused [
+            r#"error ethernets.a.routes[0].to: invalid network "10.9.0.0/0", expected {DESTINATION}"#,
+            r#"error ethernets.a.routes[1].via: invalid gateway "", expected the IPv4 address of a router"#,
+            r#"error ethernets.a.routing-policy[0].from: invalid network "10.9.0.0/0", expected an address or a CIDR"#
+        ];
     unsupported_and_invalid_members_of_a_route_give_warnings: v2 "ethernets: {a: {dhcp4: true, routes: [{to: 10.1.0.0/16, via: 10.0.0.1, type: unicast, scope: link, from: 10.0.0.5, mtu: 1400, metric: -1, table: main, on-link: perhaps}, {to: 10.2.0.0/16, type: blackhole}]}}"
         => read [
             r#"warning ethernets.a.routes[0].from: "10.0.0.5" ignored, glowplug does not support it"#,

@@ -575,6 +575,27 @@ diagnoses! {
             r#"warning networks[0].routes[1].metric: invalid metric "-1", expected a number from 0 to 4294967295"#
         ];
     a_gateway_of_the_other_family_is_refused:
+    a_route_whose_netmask_or_gateway_is_not_filled_in_is_no_default_route:
+        [nic!("a")],
+        [
+            v4!(
+                "a",
+                "routes": [
+                    {"network": "10.1.0.0", "netmask": "0.0.0.0", "gateway": "192.168.1.254"},
+                    {"network": "10.2.0.0/0", "gateway": "192.168.1.254"},
+                    {"network": "0.0.0.0", "netmask": "0.0.0.0", "gateway": ""},
+                    {"network": "::/0", "gateway": ""},
+                    {"network": "0.0.0.0", "netmask": "0.0.0.0", "gateway": "0.0.0.0"},
+                    {"network": "10.3.0.0/16", "gateway": ""}
+                ]
+            )
+        ]
+        => refused [
+            r#"error networks[0].routes[0].netmask: invalid netmask "0.0.0.0", expected a netmask without holes, or a prefix length"#,
+            r#"error networks[0].routes[1].network: invalid network "10.2.0.0/0", expected {DESTINATION}"#,
+            r#"error networks[0].routes[2].gateway: invalid gateway "", expected the IPv4 address of a router"#,
+            r#"error networks[0].routes[3].gateway: invalid gateway "", expected the IPv6 address of a router"#
+        ];
         [nic!("a")],
         [
             v4!(
