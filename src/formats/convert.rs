@@ -13,7 +13,7 @@ use super::value::{Scalar, Value};
 use crate::diagnostic::{Diagnostic, Diagnostics, FieldPath, Severity};
 use crate::network::{
     BondMode, BondOptionError, BondOptions, Contradiction, Dns, DomainName, Family, Link, LinkIndex, LinkKind, Located,
-    MAC_ADDRESS_EXPECTED, Mtu, NetworkConfig, Route, RoutingRule, VlanId, parse_mac_address,
+    MAC_ADDRESS_EXPECTED, Mtu, NetworkConfig, Nic, Route, RoutingRule, VlanId, parse_mac_address,
 };
 
 /// A valid value, or an error that has already been reported.
@@ -412,6 +412,7 @@ pub(super) fn put_together(
     for guess in guesses {
         report_guess(diagnostics, &links[guess.link.0], guess);
     }
+    report_repeated_addresses(diagnostics, &links);
     drop_own_gateways(diagnostics, &mut links, &dns);
     for at in 0..links.len() {
         drop_mtu_above_parents(diagnostics, &mut links, at);
@@ -466,6 +467,27 @@ fn report_guess(diagnostics: &mut Diagnostics, link: &Link, guess: &Guess) {
             Diagnostic::warning(&guess.path, "address without a prefix length", address, &expected)
         }
     });
+}
+
+/// Warns about each static address of two NICs with their MAC addresses. Such NICs cannot be one interface under two names,
+/// and both would answer for the address. Two kinds of addresses are allowed on several NICs: link-local addresses, and
+/// addresses with the prefix length of a single host, as on point-to-point links.
+fn report_repeated_addresses(diagnostics: &mut Diagnostics, links: &[Link]) {
+    let mut seen = BTreeSet::new();
+    for link in links.iter().filter(|link| matches!(link.kind, LinkKind::Nic(Nic::MacAddress { .. }))) {
+        let is_of_link = |address: &IpAddr| match address {
+            IpAddr::V4(address) => address.is_link_local(),
+            IpAddr::V6(address) => address.is_unicast_link_local(),
+        };
+        let ipv4 = link.ipv4.addresses.iter().filter(|address| address.prefix() < Family::Ipv4.bits());
+        let ipv6 = link.ipv6.addresses.iter().filter(|address| address.prefix() < Family::Ipv6.bits());
+        let (ipv4, ipv6) = (ipv4.map(|address| address.ip().into()), ipv6.map(|address| address.ip().into()));
+        let own: BTreeSet<IpAddr> = ipv4.chain(ipv6).filter(|address| !is_of_link(address)).collect();
+        for address in own.into_iter().filter(|address| !seen.insert(*address)) {
+            let expected = "an address that no other NIC has";
+            diagnostics.push(Diagnostic::warning(&link.path, "address of another NIC", address, expected));
+        }
+    }
 }
 
 /// Removes each route whose gateway is an address of this machine. OpenStack gives each machine the routes of its

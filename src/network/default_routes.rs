@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::{Link, LinkIndex, NetworkConfig, Route};
+use super::{Link, LinkIndex, LinkKind, NetworkConfig, Nic, Route};
 
 /// The default route of each family: the route with the lowest metric, and of equal metrics the first in the document.
 ///
@@ -11,7 +11,7 @@ use super::{Link, LinkIndex, NetworkConfig, Route};
 ///
 /// Links with the same address and the same gateway are an exception: a document can list one interface under several
 /// names, because the name depends on the guest. Only one of these links exists on a machine, so each of them keeps its
-/// gateway.
+/// gateway. Two MAC addresses are never one interface.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 #[doc(hidden)]
 pub struct DefaultRoutes {
@@ -86,7 +86,7 @@ fn choose(config: &NetworkConfig, ipv4: bool) -> Vec<(LinkIndex, usize)> {
         let is_new = routes.iter().all(|(link, _)| *link != other.0);
         if is_new
             && route(&other).gateway() == route(&chosen).gateway()
-            && shares_address(config.link(other.0), config.link(chosen.0), ipv4)
+            && may_be_one_interface(config.link(other.0), config.link(chosen.0), ipv4)
         {
             routes.push(other);
         }
@@ -94,9 +94,12 @@ fn choose(config: &NetworkConfig, ipv4: bool) -> Vec<(LinkIndex, usize)> {
     routes
 }
 
-/// Whether two links have a static address of this family in common.
-fn shares_address(one: &Link, other: &Link, ipv4: bool) -> bool {
-    if ipv4 {
+/// Whether two links have a static address of this family in common, and are not two NICs with their MAC addresses.
+fn may_be_one_interface(one: &Link, other: &Link, ipv4: bool) -> bool {
+    let has_mac_address = |link: &Link| matches!(link.kind, LinkKind::Nic(Nic::MacAddress { .. }));
+    if has_mac_address(one) && has_mac_address(other) {
+        false
+    } else if ipv4 {
         one.ipv4.addresses.iter().any(|address| other.ipv4.addresses.contains(address))
     } else {
         one.ipv6.addresses.iter().any(|address| other.ipv6.addresses.contains(address))
@@ -106,7 +109,7 @@ fn shares_address(one: &Link, other: &Link, ipv4: bool) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::network::{LinkKind, Nic};
+    use crate::network::parse_mac_address;
 
     /// A NIC with IPv4 addresses and default routes. Each route is given as its gateway and its metric.
     fn nic(name: &str, addresses: &[&str], routes: &[(&str, u32)]) -> Link {
@@ -147,6 +150,20 @@ mod tests {
         let other_gateway = nic("b", &["10.0.0.5/24"], &[("10.0.0.2", 0)]);
         let other_address = nic("c", &["10.0.0.6/24"], &[("10.0.0.1", 0)]);
         assert_eq!(chosen(vec![one, other_gateway, other_address]), [(0, 0)]);
+    }
+
+    #[test]
+    fn two_nics_with_their_mac_addresses_are_not_one_interface() {
+        let with = |mut link: Link, mac: &str| {
+            let mac_address = parse_mac_address(mac).unwrap();
+            link.kind = LinkKind::Nic(Nic::MacAddress { mac_address, name: None });
+            link
+        };
+        // Point-to-point links can have one address.
+        let [one, two] = ["a", "b"].map(|name| nic(name, &["10.0.0.5/32"], &[("10.0.0.1", 0)]));
+        let [first, second] = ["52:54:00:00:00:01", "52:54:00:00:00:02"];
+        assert_eq!(chosen(vec![with(one.clone(), first), with(two.clone(), second)]), [(0, 0)]);
+        assert_eq!(chosen(vec![with(one, first), two]), [(0, 0), (1, 0)]);
     }
 
     #[test]

@@ -263,7 +263,7 @@ diagnoses! {
         => refused [r#"error links[2].name: repeated name "b0", expected a name that no other link has"#];
     an_mtu_out_of_range_gives_warnings:
         [nic!("a", "mtu": 67), nic!("b", "mtu": 65536), nic!("c", "mtu": "large"), nic!("d", "mtu": [])],
-        [v4!("a"), v4!("b"), v4!("c"), v4!("d")]
+        [v4!("a"), dhcp!("b"), dhcp!("c"), dhcp!("d")]
         => configured [
             r#"warning links[0].mtu: invalid MTU "67", expected 68 to 65535 bytes"#,
             r#"warning links[1].mtu: invalid MTU "65536", expected 68 to 65535 bytes"#,
@@ -271,7 +271,8 @@ diagnoses! {
             r#"warning links[3].mtu: invalid MTU "an array", expected 68 to 65535 bytes"#
         ];
     an_mtu_that_is_too_small_for_ipv6_gives_a_warning:
-        [nic!("a", "mtu": 1279), nic!("b", "mtu": 1279), nic!("c", "mtu": 1280)], [v6!("a"), v4!("b"), v6!("c")]
+        [nic!("a", "mtu": 1279), nic!("b", "mtu": 1279), nic!("c", "mtu": 1280)],
+        [v6!("a"), v4!("b"), v6!("c", "ip_address": "2001:db8::6/64")]
         => configured [r#"warning links[0].mtu: MTU too small for IPv6 "1279", expected at least 1280 bytes"#];
     a_name_that_the_kernel_assigns_cannot_be_set_on_a_nic:
         [nic!("a", "name": "eth0"), vlan!("v", "a", 5)], [dhcp!("v")]
@@ -574,7 +575,6 @@ diagnoses! {
             r#"error networks[0].routes[1].gateway: invalid gateway "x", expected the IPv4 address of a router"#,
             r#"warning networks[0].routes[1].metric: invalid metric "-1", expected a number from 0 to 4294967295"#
         ];
-    a_gateway_of_the_other_family_is_refused:
     a_route_whose_netmask_or_gateway_is_not_filled_in_is_no_default_route:
         [nic!("a")],
         [
@@ -596,6 +596,7 @@ diagnoses! {
             r#"error networks[0].routes[2].gateway: invalid gateway "", expected the IPv4 address of a router"#,
             r#"error networks[0].routes[3].gateway: invalid gateway "", expected the IPv6 address of a router"#
         ];
+    a_gateway_of_the_other_family_is_refused:
         [nic!("a")],
         [
             v4!(
@@ -747,6 +748,25 @@ diagnoses! {
         => configured [
             r#"warning links[1]: second name of a network "eth0", expected one name for one interface: links[0] has this network too, and an initramfs that needs the network waits for the name that no interface has"#
         ];
+    one_address_on_two_nics_with_their_mac_addresses_gives_a_warning:
+        [nic!("a"), nic!("b"), nic!("c")],
+        [
+            v4!("a", "ip_address": "192.168.1.5/24", "gateway": "192.168.1.1"),
+            v4!("b", "ip_address": "192.168.1.5/24", "gateway": "192.168.1.1"),
+            v6!("a", "ip_address": "2001:db8::5/64"), v6!("c", "ip_address": "2001:db8::5/48")
+        ]
+        => configured [
+            r#"warning links[1]: address of another NIC "192.168.1.5", expected an address that no other NIC has"#,
+            r#"warning links[2]: address of another NIC "2001:db8::5", expected an address that no other NIC has"#,
+            r#"warning networks[1].gateway: "192.168.1.1" ignored, {ONE_DEFAULT}"#
+        ];
+    a_link_local_address_and_a_single_host_are_allowed_on_several_nics:
+        [nic!("a"), nic!("b")],
+        [
+            v4!("a", "ip_address": "192.168.1.5/32"), v4!("b", "ip_address": "192.168.1.5/32"),
+            v6!("a", "ip_address": "fe80::5/64"), v6!("b", "ip_address": "fe80::5/64")
+        ]
+        => configured [];
     one_network_under_two_names_with_different_gateways_gives_a_warning:
         [{"id": "enp1s0", "type": "phy"}, {"id": "eth0", "type": "phy"}],
         [v4!("enp1s0", "gateway": "10.0.0.1"), v4!("eth0", "gateway": "10.0.0.2")]
@@ -848,7 +868,8 @@ diagnoses! {
         [nic!("a"), nic!("b"), nic!("c"), nic!("d"), nic!("e"), nic!("f"), nic!("g")],
         [
             v4!("a", "type": "static", "id": null, "network_id": null), v6!("a", "type": "static6"),
-            v6!("b", "type": "static"), v4!("c", "gateway": "10.0.0.1"), {"link": "d", "type": "ipv6_dhcp"},
+            v6!("b", "type": "static", "ip_address": "2001:db8::6/64"),
+            v4!("c", "ip_address": "10.0.0.6/24", "gateway": "10.0.0.1"), {"link": "d", "type": "ipv6_dhcp"},
             {"link": "e", "type": "ipv6_slaac"},
             {"link": "f", "type": "ipv6_dhcpv6-stateless", "ip_address": "2001:db8::9", "netmask": "ffff::"},
             {"link": "g", "type": "ipv6_dhcpv6-stateful"}
