@@ -15,6 +15,7 @@
 //!   the namespace of the guest, or that serves only this namespace.
 //! - In a pool that serves this namespace and other namespaces, the first address of each family of a guest on a
 //!   network is always reserved, because the pool has normally allocated it. Further addresses count as in other pools.
+//!   An object that names no network has no such first address: a user can create any number of these objects.
 //! - In other pools, only the first [`MOST_OF_GUEST`] addresses of each family of a guest on a network count, and the
 //!   guests of one namespace reserve at most a quarter of a pool.
 //! - Addresses that were reported first stay reserved. When one of these reservations ends, the next address is
@@ -333,7 +334,7 @@ impl Reservations {
         let standing = match self.bound(place) {
             Bound::Unused => Standing::Unused,
             Bound::Served => Standing::Served,
-            Bound::Common(_) if self.count(place, |standing| standing == Standing::Served) == 0 => Standing::Served,
+            Bound::Common(_) if self.is_first(place) => Standing::Served,
             Bound::Common(share) | Bound::Shared(share) if self.shared(place) < MOST_OF_GUEST => {
                 let most = self.pools.get(&place.network).map_or(0, |pools| pools.most(&share));
                 let queue = self.queues.entry(share.clone()).or_insert_with(|| Queue::new(most));
@@ -342,6 +343,12 @@ impl Reservations {
             Bound::Common(_) | Bound::Shared(_) => Standing::Crowded,
         };
         self.set_standing(place, standing);
+    }
+
+    /// Whether an address is the first of its family that a guest reports on the network. `false` for an object that names
+    /// no network: a guest needs a machine, but a user can create any number of Clusters.
+    fn is_first(&self, place: &Place) -> bool {
+        !self.anywhere.contains_key(&place.guest) && self.count(place, |standing| standing == Standing::Served) == 0
     }
 
     /// Number of addresses of the same guest, network and family that count in shares.

@@ -492,3 +492,27 @@ fn an_object_without_a_network_reserves_its_addresses_on_each_network_with_a_poo
     assert_eq!(changed(&mut reservations), (vec![], row("n/one 10.0.0.9 other")));
     assert_eq!((reservations.guests().count(), reservations.next_end()), (0, None));
 }
+
+#[test]
+fn the_objects_of_a_namespace_without_a_network_reserve_at_most_a_quarter_of_a_pool_of_several_namespaces() {
+    let mut reservations = Reservations::default();
+    let both = || Namespaces::only(["n", "evil"]);
+    // The pool has eight addresses. The namespace of the pool has no object, as with a GlobalStaticIPPool.
+    let common = pool("x/p", "n/net", &["10.0.0.1-10.0.0.8"], &[]).with_namespaces(both(), both());
+    reservations.give(vec![common]);
+    let create = |reservations: &mut Reservations, name: &str, last: u8| {
+        reservations.apply_anywhere(&key(name), "u", [IpAddr::from([10, 0, 0, last])].into());
+        text(&reservations.take_changes())
+    };
+    let of_evil = (1..=4).map(|last| create(&mut reservations, &format!("evil/c-{last}"), last));
+    assert_eq!(of_evil.collect::<Vec<_>>(), ["+evil/c-1 10.0.0.1", "+evil/c-2 10.0.0.2", "", ""]);
+    let first = vec![key("evil/c-3"), key("evil/c-4")];
+    assert_eq!(reservations.beyond(), [("x/p".to_owned(), Beyond { addresses: 2, guests: 2, first })].into());
+    // Another namespace has a share of its own.
+    assert_eq!(create(&mut reservations, "n/c", 5), "+n/c 10.0.0.5");
+    assert_eq!(text(&reservations.lose(&key("evil/c-1"))), "-evil/c-1 10.0.0.1 +evil/c-3 10.0.0.3");
+    for name in ["evil/c-2", "evil/c-3", "evil/c-4", "n/c"] {
+        reservations.lose(&key(name));
+    }
+    assert_eq!((reservations.guests().count(), reservations.queues.len(), reservations.beyond.len()), (0, 0, 0));
+}
