@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
 use crate::support::controller::{Controller, Site, merge, until};
-use crate::support::hosted::definitions::{KUBEVIRT_MACHINE, resource};
+use crate::support::hosted::definitions::{INSTANCE, KUBEVIRT_MACHINE, resource};
 use crate::support::hosted::kubevirt::FINALIZER;
 use crate::support::hosted::provider::object;
 use crate::support::hosted::{Hosted, poll};
@@ -891,6 +891,29 @@ async fn an_orphaned_guest_keeps_its_secret_and_its_address_until_it_ends() {
     let secret = deleted_at(&server, cluster.client(), &of("/api/v1", "secrets"), &secret_of_w).await;
     assert!(end < secret, "the Secret was deleted at {secret}, before the guest ended at {end}");
     check_history(&server, &cluster, &hosted).await;
+}
+
+#[tokio::test]
+async fn an_instance_with_a_secret_that_no_lease_names_keeps_the_addresses_of_four_deleted_machines_of_its_name() {
+    let (_server, cluster) = start_server().await;
+    let hosted = hosted(&cluster, &["10.0.0.16/29"]).await;
+    // The pod of this instance waits for its Secret for ever.
+    let vm = hosted.vm("w", &json!({}), &drive_of("w"));
+    let instance = json!({"metadata": {"name": "w"}, "spec": vm.data["spec"]["template"]["spec"]});
+    hosted.instances.create(&PostParams::default(), &object(INSTANCE, instance)).await.unwrap();
+    let _leader = lead(&cluster);
+    let until_held = async |last: u8| {
+        let held: Vec<_> = (16..=last).map(|last| (format!("10.0.0.{last}"), "w".to_owned())).collect();
+        poll("the held addresses", async || (hosted.held().await == held).then_some(())).await;
+    };
+    for last in [16, 17, 18, 19, 20, 20] {
+        let secret = create_vm(&hosted, "w").await;
+        hosted.until_secret(&secret).await;
+        until_held(last).await;
+        hosted.vms.delete("w", &DeleteParams::default()).await.unwrap();
+        hosted.until_gone(&hosted.vms, "w").await;
+    }
+    until_held(19).await;
 }
 
 #[tokio::test]

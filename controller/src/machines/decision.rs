@@ -21,7 +21,7 @@
 //!   the address must be gone, must have moved to another network, or must never have received the address.
 //! - In the check whether a machine is gone, a Secret that no lease names counts as a Secret of this machine, unless a
 //!   later VirtualMachine refers to the Secret, or the Secret does not exist and the leases name the Secrets of this
-//!   machine.
+//!   machine. Of the machines of one name, such a Secret counts only for those with the oldest leases.
 //! - A VirtualMachine gets the addresses of a KubevirtMachine only if both have the same namespace and name. Labels
 //!   alone are no proof: any user who has the right to create a VirtualMachine can choose its labels. If the
 //!   KubevirtMachine is in another namespace or in another cluster, the VirtualMachine itself holds the addresses.

@@ -18,10 +18,11 @@ use crate::machines::view::{Check, Response, View};
 use crate::machines::work::{Work, reference};
 use crate::passes::Error;
 
-/// Maximum number of holders of one name whose leases last only because a guest reports their addresses. The holders with
-/// the oldest leases count. Otherwise a guest could keep any number of addresses: a user can create a VirtualMachine of
-/// the same name again and again while one guest runs, and the guest can report what it likes.
-const MOST_BY_REPORT: usize = 4;
+/// Maximum number of holders of one name whose leases last only because a guest reports their addresses, and of holders
+/// whose leases last only because a guest has unknown network data: no Secret, or a Secret that no lease names. The
+/// holders with the oldest leases count. Otherwise one instance could keep any number of addresses: a user can create a
+/// VirtualMachine of the same name again and again while the instance exists.
+const MOST_UNCERTAIN: usize = 4;
 
 /// A holder, its addresses and Secrets, and all objects that may use one of these addresses. Consistent reads return
 /// the objects in this order: KubevirtMachine, VirtualMachine, the Secret in `absent`, instance.
@@ -157,22 +158,29 @@ impl Proof {
     /// Whether an instance may use an address of the holder.
     fn is_guest(&self, instance: &Instance) -> bool {
         let older = self.older.iter().filter(|addresses| instance.guest.reports(addresses)).count();
-        let reports = older < MOST_BY_REPORT && instance.guest.reports(&self.addresses);
+        let reports = older < MOST_UNCERTAIN && instance.guest.reports(&self.addresses);
         let runs = match instance.secret() {
             // The pod of an instance waits for a Secret that does not exist.
             Some(secret) => self.may_read(secret) && (instance.has_started || !self.is_absent(secret)),
-            // The guest may still use an address that it got at an earlier start.
-            None => !self.is_of_successor(instance),
+            // The guest may still use an address that it got at an earlier start. An instance that has not started may
+            // have the disk of an earlier guest.
+            None => self.is_among_oldest() && !self.is_of_successor(instance),
         };
         reports || runs
     }
 
     /// Whether a guest with a reference to this Secret may use an address of the holder. A Secret that no lease names
-    /// counts as a Secret of the holder, unless a later VirtualMachine refers to this Secret: version 0.2.0 does not
-    /// keep the names of Secrets in leases.
+    /// counts as a Secret of the oldest holders, unless a later VirtualMachine refers to this Secret: version 0.2.0 does
+    /// not keep the names of Secrets in leases.
     fn may_read(&self, secret: &str) -> bool {
         let is_of_successor = self.successor().is_some_and(|vm| vm.secret() == Some(secret));
-        self.secrets.contains(secret) || (!self.of_others.contains(secret) && !is_of_successor)
+        let is_unknown = !self.of_others.contains(secret) && !is_of_successor;
+        self.secrets.contains(secret) || (is_unknown && self.is_among_oldest())
+    }
+
+    /// Whether the holder may keep its addresses because of unknown network data, see [`MOST_UNCERTAIN`].
+    fn is_among_oldest(&self) -> bool {
+        self.older.len() < MOST_UNCERTAIN
     }
 
     fn is_absent(&self, secret: &str) -> bool {

@@ -2363,6 +2363,23 @@ fn a_report_keeps_the_addresses_of_the_four_oldest_holders_of_a_name() {
 }
 
 #[test]
+fn unknown_network_data_keeps_the_addresses_of_the_four_oldest_holders_of_a_name() {
+    use Check::{Gone, Kept};
+    let older = |count: u8| (0..count).map(|last| [IpAddr::from([10, 0, 1, last])].into()).collect();
+    let check = |proof: &Proof| [3, 4].map(|count| Proof { older: older(count), ..proof.clone() }.check());
+    let started = |secret| Some(reading(secret, &running()));
+    for holder in [holder("m-1"), holder("v-1")] {
+        let of = |instance| check(&Proof { holder: holder.clone(), instance, ..proof() });
+        let unknown = [orphan(None), orphan(Some(NEW)), started(None), started(Some(NEW))];
+        assert_eq!(unknown.map(of), [[Kept, Gone]; 4]);
+        // The lease of the holder names the Secret.
+        assert_eq!([orphan(Some(NAME)), started(Some(NAME))].map(of), [[Kept, Kept]; 2]);
+    }
+    assert_eq!(check(&Proof { vm: referrer(Some(NEW)), ..proof() }), [Kept, Gone]);
+    assert_eq!(check(&Proof { vm: referrer(Some(NAME)), ..proof() }), [Kept, Kept]);
+}
+
+#[test]
 fn a_virtual_machine_keeps_its_addresses_while_the_machine_or_a_reader_of_its_secrets_exists() {
     use Check::{Gone, Kept};
     let proof = || Proof { holder: holder("v-1"), ..proof() };
