@@ -60,8 +60,8 @@ pub struct ApiLedger {
     api: Api<Object>,
     runtime: Handle,
     metrics: Arc<Metrics>,
-    /// State of each lease, by name. Names of deleted leases are kept, because an older event may arrive after the
-    /// deletion.
+    /// State of each lease, by name. The name of a deleted lease is kept until the watch reports the deletion, because
+    /// the watch may report older versions before.
     known: BTreeMap<String, Known>,
     learned: Learned,
     progress: Progress,
@@ -242,6 +242,10 @@ impl ApiLedger {
                 let (name, version) = (object.name_any(), version_of(&object));
                 if self.known.get(&name).is_none_or(|known| known.version < version) {
                     self.note_absence(&name, version);
+                    // There would otherwise be an entry for each address that was ever allocated.
+                    if self.known.get(&name).is_some_and(|known| known.spec.is_none() && !known.is_doubtful) {
+                        self.known.remove(&name);
+                    }
                 }
             }
         }
@@ -585,4 +589,37 @@ const DELETING: &str = "deleting a released lease";
 
 fn store(doing: &'static str, source: impl ToString) -> LedgerError {
     LedgerError::Store { doing, source: source.to_string().into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{Request, Response};
+    use kube::client::Body;
+    use serde_json::json;
+
+    use super::*;
+    use crate::cluster::object::object;
+
+    fn lease(version: u64, released: Option<&str>) -> Object {
+        let spec = json!({
+            "network": "infra/vlan10", "address": "10.0.0.8", "prefix": 24, "pool": "infra/p", "since": "2026-01-01T00:00:00.000000Z",
+            "holder": {"kind": "VirtualMachine", "namespace": "n", "name": "w", "uid": "u", "interface": "eno101"},
+            "released": released,
+        });
+        let name = lease_name([10, 0, 0, 8].into(), "infra/vlan10").unwrap();
+        object(json!({"metadata": {"name": name, "uid": "l", "resourceVersion": version.to_string()}, "spec": spec}))
+    }
+
+    #[tokio::test]
+    async fn a_deleted_lease_is_forgotten_if_it_was_released() {
+        let silent = tower::service_fn(|_: Request<Body>| std::future::pending::<kube::Result<Response<Body>>>());
+        let (client, runtime) = (Client::new(silent, "n"), Handle::current());
+        let mut ledger = ApiLedger::new(client, runtime, Arc::default(), Arc::new(|_| {}));
+        for (released, left) in [(Some("2026-01-02T00:00:00.000000Z"), 0), (None, 1)] {
+            ledger.handle(Event::Apply(lease(7, released)));
+            assert_eq!(ledger.known.len(), 1);
+            ledger.handle(Event::Delete(lease(8, released)));
+            assert_eq!(ledger.known.len(), left, "{released:?}");
+        }
+    }
 }
