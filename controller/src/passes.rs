@@ -13,8 +13,8 @@
 //! Each step can be repeated, and can run while another leader runs: the API server rejects a second object of a name,
 //! and a change of an outdated version.
 //!
-//! A pass is bounded: it has at most [`LONGEST_PASS`] steps, plus one step for each holder of an address that the pass
-//! must check. Each request has a time-out. A pass never waits for a change: if a name must wait, its pass ends. The
+//! A pass is bounded: it has at most [`LONGEST_PASS`] steps. The pass of a machine has one more step for each holder of
+//! an address that the pass must check, and some more steps for claims that it must end. Each request has a time-out. A pass never waits for a change: if a name must wait, its pass ends. The
 //! name gets another pass when an object changes or after a pause, see [`Ended`].
 
 pub(crate) mod opening;
@@ -45,8 +45,8 @@ use crate::repeated::Repeated;
 
 /// Maximum number of passes that run at the same time.
 pub(crate) const PASSES: usize = 64;
-/// Maximum number of steps in one pass. The pass of a machine has one more step for each holder that the pass
-/// must check.
+/// Maximum number of steps in one pass. The pass of a machine has more steps for the holders that it must check, and for
+/// the claims that it must end.
 pub(crate) const LONGEST_PASS: usize = 32;
 /// Pause before the next pass for a name in the wait queue of the registry. The pause is long, because the registry
 /// reports each allocation.

@@ -36,10 +36,15 @@ use crate::machines::view::{Granted, Response, View};
 use crate::passes::{Ended, Problem};
 
 /// Returns the next step of a pass. If nothing else is left to do, the step corrects the annotation that says why a
-/// machine waits, or publishes events about doubtful records.
+/// machine waits, publishes events about doubtful records, or ends the other claims of machines that are gone. Users can
+/// create any number of claims that name the machine, and these claims must not delay its network data.
 pub(super) fn decide(view: &View) -> Step {
+    let others = || view.sources.claims.iter().filter(|claim| !view.serves(claim));
     match next(view) {
-        Step::Wait => view.annotate_waiting().or_else(|| view.report_doubts()).unwrap_or(Step::Wait),
+        Step::Wait => {
+            let last = view.annotate_waiting().or_else(|| view.report_doubts());
+            last.or_else(|| view.end_claims(others())).unwrap_or(Step::Wait)
+        }
         step => step,
     }
 }
@@ -49,7 +54,9 @@ fn next(view: &View) -> Step {
     // The addresses that a guest uses are recorded first. Then the pass checks whether the holders of addresses are
     // gone.
     let recorded = view.record_migration().or_else(|| view.adopt_guest()).or_else(|| view.reserve_data_of_user());
-    if let Some(step) = recorded.or_else(|| view.look_for_the_gone()).or_else(|| view.end_claims()) {
+    // A claim of an earlier machine may have the name that the machine needs for its own claim.
+    let needed = || view.sources.claims.iter().filter(|claim| view.serves(claim));
+    if let Some(step) = recorded.or_else(|| view.look_for_the_gone()).or_else(|| view.end_claims(needed())) {
         return step;
     }
     match &view.vm {

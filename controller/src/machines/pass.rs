@@ -22,6 +22,13 @@ use crate::passes::{Ended, Error, LONGEST_PASS, Until};
 use crate::pools::machine_states::State;
 use crate::pools::selection::Selected;
 
+/// Maximum number of steps that end an IPAddressClaim of a machine that is gone: check the machine, read the IPAddress,
+/// remove its finalizer, delete the claim, remove its finalizer.
+const STEPS_OF_CLAIM: usize = 5;
+
+/// Maximum number of IPAddressClaims for which a pass has more steps. Users can create any number of claims.
+const MOST_CLAIMS: usize = 16;
+
 /// Whether the pools that served an interface still serve it. A further overflow pool makes no difference.
 fn is_served_as(before: &Selected, now: &Selected) -> bool {
     let of = |it: &Selected| (it.network.clone(), it.interface, it.attachment.clone());
@@ -53,8 +60,9 @@ impl Work<'_> {
         if check.is_some() {
             view.trust_digest();
         }
-        // The check of each holder needs one more step.
-        for _ in 0..LONGEST_PASS + view.ledger.known.len() {
+        // The check of each holder needs one more step, and the end of a claim needs some.
+        let claims = STEPS_OF_CLAIM * view.sources.claims.len().min(MOST_CLAIMS);
+        for _ in 0..LONGEST_PASS + view.ledger.known.len() + claims {
             if self.has_other_pools(view) {
                 // The pools have changed, or a request of this pass found another version of the VirtualMachine, so the
                 // pass begins again. The watch causes no further pass for a version that is known already.

@@ -37,15 +37,19 @@ use crate::pools::selection::Selected;
 const RETRY_ANNOTATION: &str = "ipam.glowplug.dev/retry";
 
 impl View {
-    /// Returns the step that checks a holder of this name that is possibly gone. `None`: there is no such holder, or
-    /// this pass has checked all of these holders.
+    /// Returns the step that checks a holder of this name in the registry that is possibly gone. `None`: there is no such
+    /// holder, or this pass has checked all of these holders.
+    pub(super) fn look_for_the_gone(&self) -> Option<Step> {
+        self.check_first(self.ledger.known.iter().chain(&self.ledger.waiting).chain(&self.memory.claimed))
+    }
+
+    /// Returns the step that checks the first of these holders that is possibly gone and that this pass has not checked.
+    /// `None`: there is no such holder.
     ///
     /// A holder is possibly gone if no known object has its UID. A KubevirtMachine of another namespace is possibly
     /// gone if no VirtualMachine of this name is known.
-    pub(super) fn look_for_the_gone(&self) -> Option<Step> {
-        let claims = self.sources.claims.iter().map(|claim| &claim.claimant.machine);
-        let known = self.ledger.known.iter().chain(&self.ledger.waiting).chain(&self.memory.claimed).chain(claims);
-        let mut known = known.filter(|holder| !self.checked.contains_key(*holder));
+    pub(super) fn check_first<'v>(&self, holders: impl Iterator<Item = &'v Machine>) -> Option<Step> {
+        let mut unchecked = holders.filter(|holder| !self.checked.contains_key(*holder));
         let vm = self.vm.as_ref();
         let uids = [vm.map(|vm| uid(&vm.metadata)), self.machine.as_ref().map(|machine| uid(&machine.metadata))];
         let may_be_gone = |holder: &Machine| {
@@ -55,7 +59,7 @@ impl View {
             };
             !is_there
         };
-        known.find(|holder| may_be_gone(holder)).map(|holder| Step::Prove(holder.clone()))
+        unchecked.find(|holder| may_be_gone(holder)).map(|holder| Step::Prove(holder.clone()))
     }
 
     pub(super) fn serve(&self, vm: &VirtualMachine) -> Step {

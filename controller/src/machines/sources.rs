@@ -31,7 +31,7 @@ use crate::kinds::pool::ProviderPoolRef;
 use crate::kinds::virtual_machine::VirtualMachine;
 use crate::machines::recorded::Held;
 use crate::machines::source::{
-    Answer, IN_USE_FINALIZER, Offer, Source, answer_without_address, claim_of, finalize, new_claim,
+    Answer, IN_USE_FINALIZER, MachineClaim, Offer, Source, answer_without_address, claim_of, finalize, new_claim,
 };
 use crate::machines::step::{Hold, Notice, Once, Step};
 use crate::machines::view::{Check, Claimed, PoolSettings, View};
@@ -294,27 +294,35 @@ impl View {
         })
     }
 
-    /// Returns the next step that ends the IPAddressClaims of machines that are gone and whose leases are released.
-    /// `None`: nothing is left to do.
-    pub(super) fn end_claims(&self) -> Option<Step> {
-        self.sources
-            .claims
-            .iter()
-            .filter(|claim| self.checked.get(&claim.claimant.machine) == Some(&Check::Gone))
-            .find_map(|claim| {
-                let name = claim.address_name();
-                match self.addresses.get(&name) {
-                    None => return Some(Step::ReadAddress(name)),
-                    Some(Some(Ok(address))) if has_finalizer(&address.metadata, IN_USE_FINALIZER) => {
-                        return Some(Step::PatchAddress(name, finalize(&address.metadata, false)));
-                    }
-                    Some(_) => {}
-                }
-                if !is_deleted(&claim.metadata) {
-                    return Some(Step::DeleteClaim(claim.key().name, uid(&claim.metadata).to_owned()));
-                }
-                let is_ours = has_finalizer(&claim.metadata, IN_USE_FINALIZER);
-                is_ours.then(|| Step::PatchClaim(claim.key().name, finalize(&claim.metadata, false)))
-            })
+    /// Whether the interface of an IPAddressClaim is one that pools serve. The machine may need the name of the claim.
+    pub(super) fn serves(&self, claim: &MachineClaim) -> bool {
+        let mut served = self.selected.iter().flatten().chain(&self.kept);
+        served.any(|selected| selected.interface == claim.claimant.interface)
+    }
+
+    /// Returns the next step that ends those IPAddressClaims among `claims` whose machines are gone and whose leases are
+    /// released, or that checks whether the next machine of a claim is gone. So each step makes progress, even if the
+    /// pass has fewer steps than there are claims. `None`: nothing is left to do.
+    pub(super) fn end_claims<'v>(&self, claims: impl Iterator<Item = &'v MachineClaim> + Clone) -> Option<Step> {
+        let is_gone = |claim: &&MachineClaim| self.checked.get(&claim.claimant.machine) == Some(&Check::Gone);
+        let ended = claims.clone().filter(is_gone).find_map(|claim| self.end_claim(claim));
+        ended.or_else(|| self.check_first(claims.map(|claim| &claim.claimant.machine)))
+    }
+
+    /// Returns the next step that ends an IPAddressClaim. `None`: nothing is left to do.
+    fn end_claim(&self, claim: &MachineClaim) -> Option<Step> {
+        let name = claim.address_name();
+        match self.addresses.get(&name) {
+            None => return Some(Step::ReadAddress(name)),
+            Some(Some(Ok(address))) if has_finalizer(&address.metadata, IN_USE_FINALIZER) => {
+                return Some(Step::PatchAddress(name, finalize(&address.metadata, false)));
+            }
+            Some(_) => {}
+        }
+        if !is_deleted(&claim.metadata) {
+            return Some(Step::DeleteClaim(claim.key().name, uid(&claim.metadata).to_owned()));
+        }
+        let is_ours = has_finalizer(&claim.metadata, IN_USE_FINALIZER);
+        is_ours.then(|| Step::PatchClaim(claim.key().name, finalize(&claim.metadata, false)))
     }
 }

@@ -2919,6 +2919,35 @@ fn a_record_does_not_end_while_the_source_of_a_pool_that_is_being_deleted_gives_
 }
 
 #[test]
+fn claims_for_interfaces_that_no_pool_serves_end_after_everything_else_one_after_another() {
+    let invented = |at: usize| {
+        let machine = json!({"namespace": "n", "name": "w", "uid": format!("invented-{at}")});
+        let note = json!({"kind": "VirtualMachine", "machine": machine, "interface": format!("a{at}")});
+        let annotations = json!({"ipam.glowplug.dev/claimant": note.to_string()});
+        let metadata = json!({"namespace": "n", "name": format!("w-a{at}"), "uid": "c", "annotations": annotations});
+        MachineClaim::read(merged(json!({"metadata": metadata}), &json!({}))).unwrap()
+    };
+    let claims: Vec<MachineClaim> = (0..40).map(invented).collect();
+    let mut view = view();
+    view.sources.claims = claims.clone();
+    assert_eq!(decide(&view), claim("m-1", FIRST), "the machine gets its network data first");
+    view = settled();
+    view.sources.claims = claims;
+    view.done.insert(Once::AnnotateWaiting);
+    for at in 0..40 {
+        let holder = view.sources.claims[0].claimant.machine.clone();
+        assert_eq!(decide(&view), Step::Prove(holder.clone()));
+        view.checked.insert(holder, Check::Gone);
+        let name = format!("w-a{at}");
+        assert_eq!(decide(&view), Step::ReadAddress(name.clone()));
+        view.addresses.insert(name.clone(), None);
+        assert_eq!(decide(&view), Step::DeleteClaim(name, "c".to_owned()));
+        view.sources.claims.remove(0);
+    }
+    assert_eq!(decide(&view), Step::Wait);
+}
+
+#[test]
 fn a_contradicting_record_whose_address_is_reserved_is_reported_once() {
     let mut objects = Objects::default();
     let annotated = |kind: &str, addresses: &str| {

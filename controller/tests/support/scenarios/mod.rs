@@ -196,6 +196,7 @@ scenarios! {
     sources::a_machine_waits_for_the_address_of_an_exhausted_provider,
     sources::an_address_that_two_sources_offer_gets_only_one_holder,
     sources::a_claim_of_another_author_stays_and_its_machine_waits,
+    sources::claims_that_a_user_writes_for_other_interfaces_do_not_delay_a_machine,
     sources::the_next_leader_deletes_a_claim_whose_machine_is_gone,
     ipam_claims::an_ipam_claim_gets_an_address_of_each_family,
     ipam_claims::ipam_claims_that_no_pool_serves_stay_unchanged,

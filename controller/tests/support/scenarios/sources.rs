@@ -271,6 +271,24 @@ pub async fn a_claim_of_another_author_stays_and_its_machine_waits(cluster: &Clu
     installed.stop().await;
 }
 
+pub async fn claims_that_a_user_writes_for_other_interfaces_do_not_delay_a_machine(cluster: &Cluster) {
+    let (hosted, installed, provider) = with_provider(cluster, &["10.0.0.50"]).await;
+    for at in 0..60 {
+        let machine = json!({"namespace": hosted.namespace, "name": "workers-0", "uid": format!("invented-{at}")});
+        let note = json!({"kind": "VirtualMachine", "machine": machine, "interface": format!("a{at}")});
+        let metadata = json!({
+            "name": format!("workers-0-a{at}"), "labels": {"ipam.glowplug.dev/machine-claim": "true"},
+            "annotations": {"ipam.glowplug.dev/claimant": note.to_string()},
+        });
+        create(&provider.claims, json!({"metadata": metadata, "spec": {"poolRef": {"kind": "Other", "name": "x"}}}))
+            .await;
+    }
+    hosted.scale("workers", 1).await;
+    assert_eq!(hosted.address_of("workers-0").await, "10.0.0.50");
+    poll("the end of the other claims", async || (provider.names().await == [CLAIM]).then_some(())).await;
+    installed.stop().await;
+}
+
 pub async fn the_next_leader_deletes_a_claim_whose_machine_is_gone(cluster: &Cluster) {
     let (hosted, mut installed, provider) = with_provider(cluster, &["10.0.0.50"]).await;
     hosted.scale("workers", 1).await;
