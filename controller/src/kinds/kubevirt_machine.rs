@@ -21,8 +21,8 @@ use crate::cluster::object::Object;
 use crate::kinds::guest::Guest;
 use crate::kinds::pool::HolderKind;
 use crate::kinds::virtual_machine::{
-    CloudInit, MACHINE_NAME_LABEL, MACHINE_NAMESPACE_LABEL, NETWORK_DATA_KEY, NetworkData, VirtualMachine,
-    addresses_in, addresses_of_links, instances, kubevirt_machines, networks, virtual_machines,
+    Attachment, CloudInit, MACHINE_NAME_LABEL, MACHINE_NAMESPACE_LABEL, NETWORK_DATA_KEY, NetworkData, VirtualMachine,
+    addresses_in, addresses_of_links, attachments, instances, kubevirt_machines, networks, virtual_machines,
 };
 
 /// Maximum number of interfaces in the allocation of a Secret. A user can write any number, and the leader looks for the
@@ -63,6 +63,9 @@ pub(crate) struct Instance {
     pub(crate) owner: Option<String>,
     /// The networks of the guest.
     pub(crate) networks: Box<[String]>,
+    /// The interfaces of the guest. KubeVirt moves a running guest to another network when the template of its
+    /// VirtualMachine names this network: the guest keeps its addresses and its network data.
+    pub(crate) attachments: Box<[Attachment]>,
     /// What the instance says about its guest.
     pub(crate) guest: Guest,
     /// Whether the guest may have read its drive. A pod that waits for a Secret has not started its guest.
@@ -255,8 +258,20 @@ impl Instance {
             Some(NetworkData::Secret(name)) if !is_object_name(&name) => NetworkData::None,
             network_data => network_data.unwrap_or(NetworkData::None),
         };
-        let networks = networks(&object.data["spec"], metadata.namespace.as_deref().unwrap_or_default());
-        Self { metadata, owner, networks, guest, has_started, has_ended, network_data, has_left, has_arrived }
+        let (spec, namespace) = (&object.data["spec"], metadata.namespace.as_deref().unwrap_or_default());
+        let (networks, attachments) = (networks(spec, namespace), attachments(spec, namespace).into());
+        Self {
+            metadata,
+            owner,
+            networks,
+            attachments,
+            guest,
+            has_started,
+            has_ended,
+            network_data,
+            has_left,
+            has_arrived,
+        }
     }
 
     /// Name of the Secret from which the guest reads its network data. `None`: the guest reads no Secret with a name

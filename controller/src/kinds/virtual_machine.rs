@@ -260,8 +260,8 @@ pub fn kubevirt_machine_of(metadata: &ObjectMeta) -> Option<Key> {
     Some(Key { namespace: label(MACHINE_NAMESPACE_LABEL)?, name: label(MACHINE_NAME_LABEL)? })
 }
 
-/// Returns the networks of a machine in `namespace` that have an interface.
-fn attachments(spec: &Value, namespace: &str) -> Vec<Attachment> {
+/// Returns the networks of a machine or of an instance in `namespace` that have an interface.
+pub(super) fn attachments(spec: &Value, namespace: &str) -> Vec<Attachment> {
     let networks = by_name(&spec["networks"]);
     let network_of = |name: &str| network_of(networks.get(name)?, namespace);
     let attachment = |(index, interface): (usize, &Value)| {

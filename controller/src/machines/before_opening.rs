@@ -7,6 +7,7 @@
 //! | a Secret of the controller that no lease names | its addresses become leases of its machine |
 //! | a Secret with such a name that a user has written or replaced | its addresses are reserved |
 //! | a Secret of the controller to which a user has added addresses | the added addresses are reserved |
+//! | a Secret of the controller whose guest KubeVirt has moved to another network | its addresses are reserved on this network, too |
 //! | data of a user, in a Secret or in the object itself | its addresses are reserved |
 //!
 //! Both the VirtualMachine and its instance count: a guest keeps the data with which it was started, although the
@@ -37,33 +38,39 @@ fn secret_of_template(vm: Option<&VirtualMachine>) -> Option<&str> {
 /// Returns the name of the Secret that the guest of a machine reads, if the Secret may have an address without a lease.
 /// Such a name has the form of a name of the controller.
 ///
-/// `is_leased` says whether a lease of the machine names a Secret. A lease has the name before the controller writes
-/// the Secret, so the addresses of such a Secret are held. A leader reads it nevertheless in these cases:
+/// `leased_on` returns the networks of the leases of the machine that name a Secret. A lease has the name before the
+/// controller writes the Secret, so the addresses of such a Secret are held on these networks. A leader reads the Secret
+/// nevertheless in these cases:
 ///
+/// - The guest is not on each of these networks. It may have an address of the Secret on another network.
 /// - The template does not refer to it. The leader replaces the reference to a Secret that a user has changed, so this
 ///   Secret may have other addresses than its leases.
 /// - The VirtualMachine is being deleted. Its pass does not look at the Secret of the template, and the guest may run
 ///   for some time.
-pub(super) fn unread_secret_of_guest<'o>(
+pub(super) fn unread_secret_of_guest<'o, 'l>(
     vm: Option<&VirtualMachine>,
     instance: Option<&'o Instance>,
-    is_leased: impl Fn(&str) -> bool,
+    leased_on: impl Fn(&str) -> BTreeSet<&'l str>,
 ) -> Option<&'o str> {
-    let guest = instance.filter(|instance| !instance.has_ended).and_then(Instance::secret);
+    let guest = instance.filter(|instance| !instance.has_ended)?;
     let template = vm.filter(|vm| !is_deleted(&vm.metadata));
-    guest.filter(|name| secret_of_template(template) != Some(name) || !is_leased(name))
+    let is_held = |name: &str| {
+        let leased_on = leased_on(name);
+        !leased_on.is_empty() && leased_on.iter().all(|leased| guest.networks.iter().any(|network| network == leased))
+    };
+    guest.secret().filter(|name| secret_of_template(template) != Some(name) || !is_held(name))
 }
 
 /// Returns the names of a machine's Secrets that may have an address without a lease: the Secret of its guest, see
 /// [`unread_secret_of_guest`], and the Secret of its template.
-pub(super) fn unread_secrets<'o>(
+pub(super) fn unread_secrets<'o, 'l>(
     vm: Option<&'o VirtualMachine>,
     instance: Option<&'o Instance>,
-    is_leased: impl Fn(&str) -> bool,
+    leased_on: impl Fn(&str) -> BTreeSet<&'l str>,
 ) -> Vec<&'o str> {
     let guest = instance.filter(|instance| !instance.has_ended).and_then(Instance::secret);
-    let of_template = secret_of_template(vm).filter(|name| guest != Some(name) && !is_leased(name));
-    unread_secret_of_guest(vm, instance, is_leased).into_iter().chain(of_template).collect()
+    let of_template = secret_of_template(vm).filter(|name| guest != Some(name) && leased_on(name).is_empty());
+    unread_secret_of_guest(vm, instance, leased_on).into_iter().chain(of_template).collect()
 }
 
 /// Whether a VirtualMachine or its instance has network data that the controller has not written.
@@ -101,7 +108,7 @@ impl View {
     /// Returns the next step that reads the Secrets of [`unread_secrets`], adopts their addresses, or reserves the
     /// addresses that a user has written. `None`: nothing is left to do, or another controller serves the machine.
     pub(super) fn adopt_secrets(&self) -> Option<Step> {
-        self.adopt_each(unread_secrets(self.vm.as_ref(), self.instance.as_ref(), |name| self.is_leased(name)))
+        self.adopt_each(unread_secrets(self.vm.as_ref(), self.instance.as_ref(), |name| self.leased_on(name)))
     }
 
     /// Returns the next step that reads these Secrets, adopts their addresses, or reserves the addresses that a user has
@@ -124,20 +131,20 @@ impl View {
         names.into_iter().filter(|_| !self.ledger.is_of_another).find_map(of_secret)
     }
 
-    /// Whether a lease of the machine names a Secret.
-    pub(super) fn is_leased(&self, secret: &str) -> bool {
-        self.ledger.held.iter().any(|held| held.secrets.contains(secret))
+    /// Returns the networks of the leases of the machine that name a Secret.
+    pub(super) fn leased_on(&self, secret: &str) -> BTreeSet<&str> {
+        let held = self.ledger.held.iter().filter(|held| held.secrets.contains(secret));
+        held.map(|held| held.network.as_str()).collect()
     }
 
-    /// Returns the next step that adopts the addresses in a Secret of the controller, and reserves the addresses that a
-    /// user has added. `None`: nothing is left to do.
+    /// Returns the next step that adopts the addresses in a Secret of the controller, or reserves addresses in the
+    /// Secret, see [`View::reserve_in`]. `None`: nothing is left to do.
     pub(super) fn adopt_or_reserve(&self, own: &OwnSecret) -> Option<Step> {
-        let of_user = own.addresses_of_user();
         if self.is_unproven() {
-            return self.reserve_foreign(own.name(), &[own.addresses(), of_user].concat());
+            return self.reserve_foreign(own.name(), &[own.addresses(), own.addresses_of_user()].concat());
         }
         // A reservation needs no request to the API server, so it comes first: the adoption may fail.
-        let reserve = self.reserve_foreign(own.name(), &of_user);
+        let reserve = self.reserve_in(own);
         reserve.or_else(|| self.adopt(own).filter(|step| matches!(step, Step::Adopt(..))))
     }
 

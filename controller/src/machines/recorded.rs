@@ -45,6 +45,9 @@ pub(super) struct Recorded {
     pub(super) late: Vec<Reservation>,
     /// Addresses that are reserved for machines of this name, and that no object of the machine records any more.
     pub(super) unrecorded: BTreeMap<Machine, BTreeSet<(String, IpAddr)>>,
+    /// Addresses that are reserved for machines of this name and that have another user, too. Each address comes with its
+    /// network.
+    pub(super) conflicts: BTreeSet<(String, IpAddr)>,
     /// Machines of this name that wait for an address.
     pub(super) waiting: BTreeSet<Machine>,
 }
@@ -149,6 +152,8 @@ impl Recorded {
             if !excluded.is_empty() {
                 recorded.excluded.insert(machine.clone(), excluded);
             }
+            let conflicts = allocator.conflicts_of(machine).filter(|(network, at)| allocator.is_conflict(network, *at));
+            recorded.conflicts.extend(conflicts.map(|(network, address)| (network.to_owned(), address)));
         }
         let is_recorded = |address: IpAddr| {
             let has = |record: &Record| record.addresses.iter().any(|recorded| recorded.ip() == address);

@@ -48,7 +48,7 @@ impl View {
     /// status map to match the Secret.
     pub(super) fn settle(&self, vm: &VirtualMachine, own: &OwnSecret) -> Step {
         let of_user = own.addresses_of_user();
-        let known = self.reserve_foreign(own.name(), &of_user).or_else(|| self.adopt(own));
+        let known = self.reserve_in(own).or_else(|| self.adopt(own));
         let known = known.or_else(|| self.record_secret(own)).or_else(|| self.keep(own));
         let known = known.or_else(|| self.move_leases(&own.machine)).or_else(|| self.reserve_recorded());
         let named = || own.addresses().into_iter().chain(of_user.iter().copied()).collect();
@@ -509,7 +509,7 @@ impl View {
             NetworkData::Secret(_) if data.secret_of(&self.key.name).is_some() => return None,
             NetworkData::Secret(name) => match self.other_addresses.get(name) {
                 None => Err(Step::ReadOtherSecret(name.clone())),
-                Some(addresses) => Ok((format!("Secret {}/{name}", self.key.namespace), addresses)),
+                Some(addresses) => Ok((self.title(name), addresses)),
             },
             NetworkData::Inline(addresses) => Ok((format!("{kind} {}", self.key), addresses)),
         })
@@ -538,25 +538,75 @@ impl View {
     /// Returns the step that reserves the addresses in a Secret that has a name of the controller and another author,
     /// see [`View::reserve`].
     pub(super) fn reserve_foreign(&self, name: &str, addresses: &[IpAddr]) -> Option<Step> {
-        self.reserve(&format!("Secret {}/{name}", self.key.namespace), addresses)
+        self.reserve(&self.title(name), addresses)
+    }
+
+    /// Returns the step that reserves addresses in a Secret of the controller for which the machine has no lease, so that
+    /// no machine gets them: the addresses that a user has added, and, on the network of the guest, the addresses of
+    /// [`View::reservations_after_move`]. `None`: there is no such address, or this pass has reserved them.
+    pub(super) fn reserve_in(&self, own: &OwnSecret) -> Option<Step> {
+        let source = self.title(own.name());
+        let of_user = self.reservations(&source, &own.addresses_of_user());
+        self.reserve_all(&source, [of_user, self.reservations_after_move(own)].concat())
+    }
+
+    /// Returns the reservations of the addresses that the guest has read from a Secret of the controller and with which
+    /// it is on another network now. The lease of such an address is of the network in the Secret. The reservations end
+    /// with the holder of this lease.
+    pub(super) fn reservations_after_move(&self, own: &OwnSecret) -> Vec<Reservation> {
+        let reads = |instance: &&Instance| !instance.has_ended && instance.secret() == Some(own.name());
+        let mut all = Vec::new();
+        for guest in self.instance.iter().filter(reads) {
+            for given in &own.interfaces {
+                for network in self.networks_after_move(&guest.attachments, given, own) {
+                    let network = Some(network.to_owned());
+                    let unheld = given.addresses.iter().map(IpNetwork::ip).filter(|it| !self.holds(*it, &network));
+                    all.extend(unheld.map(|address| Reservation {
+                        address,
+                        network: network.clone(),
+                        claimant: Claimant { machine: own.machine.clone(), interface: given.interface },
+                        source: self.title(own.name()),
+                        kind: Source::NetworkData,
+                    }));
+                }
+            }
+        }
+        all
+    }
+
+    /// Returns kind and name of a Secret of the machine, for messages.
+    fn title(&self, secret: &str) -> String {
+        format!("Secret {}/{secret}", self.key.namespace)
+    }
+
+    /// Whether a machine of this namespace and name has a lease of an address. `None`: the lease may be of any network.
+    fn holds(&self, address: IpAddr, network: &Option<String>) -> bool {
+        self.ledger.held.iter().any(|held| {
+            let is_own = Key::of_machine(&held.claimant.machine) == self.key;
+            held.address == address && is_own && network.as_ref().is_none_or(|network| *network == held.network)
+        })
     }
 
     /// Returns the step that reserves the addresses that a machine reads from `source`, so that no machine gets them.
     /// `None`: the machine holds all these addresses, or this pass has reserved them.
     pub(super) fn reserve(&self, source: &str, addresses: &[IpAddr]) -> Option<Step> {
+        self.reserve_all(source, self.reservations(source, addresses))
+    }
+
+    fn reserve_all(&self, source: &str, all: Vec<Reservation>) -> Option<Step> {
+        (!all.is_empty() && !self.reserved.contains(source)).then_some(Step::Reserve(all))
+    }
+
+    /// Returns the reservations of the addresses that a machine reads from `source` and does not hold. The network of
+    /// these addresses is not known, so they are reserved on each network of the machine and of its guest.
+    fn reservations(&self, source: &str, addresses: &[IpAddr]) -> Vec<Reservation> {
         let interface = self.selected.as_ref().ok().and_then(|selected| selected.first()).map(|it| it.interface);
-        let interface = interface.or_else(|| Pool::DEFAULT_INTERFACE.parse().ok())?;
+        let interface = interface.or_else(|| Pool::DEFAULT_INTERFACE.parse().ok());
         // Without a VirtualMachine, the reservation ends with the instance.
         let instance = || self.instance.as_ref().map(|instance| &instance.metadata);
-        let uid = uid(self.vm.as_ref().map(|vm| &vm.metadata).or_else(instance)?);
-        let claimant = Claimant { machine: self.key.holder(HolderKind::VirtualMachine, uid), interface };
-        // The address counts as held only if a machine of this namespace and name has a lease of it on this network.
-        let is_held = |address: IpAddr, network: &Option<String>| {
-            self.ledger.held.iter().any(|held| {
-                let is_own = Key::of_machine(&held.claimant.machine) == self.key;
-                held.address == address && is_own && network.as_ref().is_none_or(|network| *network == held.network)
-            })
-        };
+        let object = self.vm.as_ref().map(|vm| &vm.metadata).or_else(instance);
+        let Some((interface, object)) = interface.zip(object) else { return Vec::new() };
+        let claimant = Claimant { machine: self.key.holder(HolderKind::VirtualMachine, uid(object)), interface };
         let kind = if self.is_unproven() { Source::IdleInstance } else { Source::NetworkData };
         let networks: Vec<Option<String>> = match &self.selected {
             Ok(selected) => {
@@ -566,7 +616,7 @@ impl View {
             Err(_) => vec![None],
         };
         let of_network = |network: &Option<String>| {
-            let unheld = addresses.iter().filter(|address| !is_held(**address, network));
+            let unheld = addresses.iter().filter(|address| !self.holds(**address, network));
             let reservation = |address: &IpAddr| Reservation {
                 address: *address,
                 network: network.clone(),
@@ -576,8 +626,7 @@ impl View {
             };
             unheld.map(reservation).collect::<Vec<_>>()
         };
-        let named: Vec<_> = networks.iter().flat_map(of_network).collect();
-        (!named.is_empty() && !self.reserved.contains(source)).then_some(Step::Reserve(named))
+        networks.iter().flat_map(of_network).collect()
     }
 }
 

@@ -1,13 +1,13 @@
 //! The start of a leader: adopts the addresses that objects record, finds the outstanding claims, and chooses the order
 //! of the first passes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use glowplug::host::allocator::Problem;
-use glowplug::host::claim::{Claimant, Lease, Machine};
+use glowplug::host::claim::{Claimant, Machine};
 use glowplug::host::may_record::Ignored;
 use glowplug::host::records::{Inventory, Objects};
 use tokio::task::yield_now;
@@ -143,11 +143,14 @@ impl Work<'_> {
         let holders = registry.holders().await?;
         let holding: BTreeSet<&str> = holders.iter().map(Machine::served_in).collect();
         let leased = registry.read(|allocator| {
-            let of_lease = |lease: &Lease| {
+            let mut networks = BTreeMap::<(Key, String), BTreeSet<String>>::new();
+            for (network, _, lease) in allocator.leases() {
                 let key = Key::of_vm(&lease.claimant.machine);
-                lease.secrets.iter().map(|secret| (key.clone(), secret.clone())).collect::<Vec<_>>()
-            };
-            allocator.leases().flat_map(|(_, _, lease)| of_lease(lease)).collect::<BTreeSet<(Key, String)>>()
+                for secret in &lease.secrets {
+                    networks.entry((key.clone(), secret.clone())).or_default().insert(network.to_owned());
+                }
+            }
+            networks
         });
         let leased = leased.await?;
         let index = self.index();
@@ -156,14 +159,17 @@ impl Work<'_> {
             let (vm, instance) = (index.vm(&key), index.instance(&key));
             let is_holding = holding.contains(&*key.namespace);
             let Some((chosen, networks)) = reach(&key, (vm, instance), selection, is_holding) else { continue };
-            let is_leased = |secret: &str| leased.contains(&(key.clone(), secret.to_owned()));
+            let leased_on = |secret: &str| {
+                let networks = leased.get(&(key.clone(), secret.to_owned()));
+                networks.into_iter().flatten().map(String::as_str).collect()
+            };
             // A machine claims an address only after this leader has found that its Secret does not exist. A guest that
             // has not started waits for this Secret. Thousands of waiting machines must not delay each growth.
             let waits = || {
                 let has_started = instance.is_some_and(|instance| instance.has_started);
                 !has_started && !index.memory(&key).claimed.is_empty()
             };
-            let is_unread = !unread_secrets(vm, instance, is_leased).is_empty() && !waits();
+            let is_unread = !unread_secrets(vm, instance, leased_on).is_empty() && !waits();
             let is_of_user = has_data_of_user(vm, instance);
             let early = Early { key, chosen, networks };
             of_users.extend(is_of_user.then(|| early.clone()));

@@ -99,7 +99,8 @@ pub(super) enum Step {
     ReserveRecorded(Vec<Reservation>, Notice),
     /// Notes that the objects of these machines no longer record these addresses. Each address comes with its network.
     EndRecords(BTreeMap<Machine, BTreeSet<(String, IpAddr)>>),
-    /// Publishes an event about each of these doubtful records, unless an earlier event was about the same record.
+    /// Publishes an event with each of these notes about doubtful records, and about addresses of the guest with another
+    /// user, unless an earlier event has the same note.
     ReportDoubts(BTreeSet<String>),
     /// Reserves each of these addresses that is in a pool which may serve the namespace of the VirtualMachine.
     Reserve(Vec<Reservation>),

@@ -18,6 +18,7 @@ use crate::cluster::key::{Key, PoolId};
 use crate::kinds::kubevirt_machine::{Given, Instance, KubevirtMachine, NetworkSecret, OwnSecret, created, is_deleted};
 use crate::kinds::virtual_machine::{VirtualMachine, addresses_in};
 use crate::ledger::left_guests::Secrets;
+use crate::ledger::types::Reservation;
 use crate::machines::kind::Kinds;
 use crate::machines::recorded::Recorded;
 use crate::machines::source::{ProviderAddress, Source, Sources};
@@ -181,8 +182,8 @@ pub(super) struct Memory {
     /// Addresses that are not held for a guest after its migration to another cluster, according to the last event
     /// about them.
     pub(super) not_held: BTreeSet<IpAddr>,
-    /// The doubtful records about which the last events were published. A doubtful record cannot be read, or
-    /// contradicts another record.
+    /// The notes of the last events about doubtful records and about addresses of the guest with another user: see
+    /// [`View::report_doubts`].
     pub(super) doubts: BTreeSet<String>,
     /// Whether a user has removed the annotation with which the VirtualMachine was left alone.
     pub(super) is_freed: bool,
@@ -360,15 +361,33 @@ impl View {
         if is_known && !is_repeated { Step::Wait } else { Step::Report(notice) }
     }
 
-    /// Returns the step that reports the doubtful records of the machine. A doubtful record cannot be read, or
-    /// contradicts another record, and its addresses are reserved. `None`: the last events are about exactly these
-    /// records.
+    /// Returns the step that reports the doubtful records of the machine, and the addresses of its guest with another
+    /// user, see [`View::conflicts_after_move`]. A doubtful record cannot be read, or contradicts another record, and
+    /// its addresses are reserved. `None`: the last events are about exactly these records and addresses.
     pub(super) fn report_doubts(&self) -> Option<Step> {
         let is_served = !matches!(&self.selected, Ok(selected) if selected.is_empty()) || !self.ledger.known.is_empty();
         let has_address = |doubt: &&ObjectDiagnostic| doubt.claimant.is_some() && !doubt.addresses.is_empty();
         let doubts = self.doubts.iter().filter(has_address).take(MOST_DOUBTS).filter(|_| is_served);
-        let doubts: BTreeSet<String> = doubts.map(ToString::to_string).collect();
+        let doubts: BTreeSet<String> = doubts.map(ToString::to_string).chain(self.conflicts_after_move()).collect();
         (doubts != self.memory.doubts).then_some(Step::ReportDoubts(doubts))
+    }
+
+    /// Returns a note about each address with which KubeVirt has moved the guest to a network where the address has
+    /// another user.
+    fn conflicts_after_move(&self) -> Vec<String> {
+        let secret = self.instance.as_ref().and_then(Instance::secret).and_then(|name| self.secrets.get(name));
+        let Some(NetworkSecret::Ours(own)) = secret else { return Vec::new() };
+        let note = |Reservation { address, network, source, .. }: Reservation| {
+            let at = (network?, address);
+            let network = &at.0;
+            self.ledger.conflicts.contains(&at).then(|| {
+                format!(
+                    "{source}: the guest has {address} on network {network} now, and the address has another user there: restart the \
+                     machine"
+                )
+            })
+        };
+        self.reservations_after_move(own).into_iter().filter_map(note).collect()
     }
 
     /// Returns the step that writes the annotation with the reason why the machine waits, or removes the annotation of

@@ -469,26 +469,25 @@ fn interface_moves(before: &VirtualMachine, after: &VirtualMachine, selection: &
             let has_index = it.acpi_index.is_some() && it.acpi_index == earlier.acpi_index;
             is_changed(it) && (it.name == earlier.name || it.mac.is_some() && it.mac == earlier.mac || has_index)
         };
-        has_left(after, &earlier.network, is_it, is_new)
+        moved(&after.networks, &earlier.network, is_it, is_new).next().is_some()
     };
     before.networks.iter().filter(|it| count_all || has_pool(it)).any(moves)
 }
 
-/// Whether an interface with an address of `network` is on another network now, where another guest may have this
-/// address.
+/// Returns the interfaces that may have an address of `network` and are on another network now, where another guest may
+/// have this address. `all`: the interfaces of the machine, or of its guest.
 ///
-/// - `is_it`: whether the guest regards an interface of the machine as the interface with the address
-/// - `is_new`: whether an interface of the machine has come to its network. If no interface is on `network` any more,
-///   such an interface may be the interface with the address, under another name.
-pub(crate) fn has_left(
-    machine: &VirtualMachine,
+/// - `is_it`: whether the guest regards an interface as the interface with the address
+/// - `is_new`: whether an interface has come to its network. If no interface is on `network` any more, such an interface
+///   may be the interface with the address, under another name.
+pub(crate) fn moved<'a>(
+    all: &'a [Attachment],
     network: &str,
     is_it: impl Fn(&Attachment) -> bool,
     is_new: impl Fn(&Attachment) -> bool,
-) -> bool {
-    let (here, elsewhere): (Vec<&Attachment>, Vec<&Attachment>) =
-        machine.networks.iter().partition(|it| it.network == network);
-    elsewhere.into_iter().any(|it| is_it(it) || here.is_empty() && is_new(it))
+) -> impl Iterator<Item = &'a Attachment> {
+    let (here, elsewhere): (Vec<&Attachment>, Vec<&Attachment>) = all.iter().partition(|it| it.network == network);
+    elsewhere.into_iter().filter(move |it| is_it(it) || here.is_empty() && is_new(it))
 }
 
 /// Writes the MAC addresses that the leader has assigned into the interfaces without a MAC address.

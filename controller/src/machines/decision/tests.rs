@@ -120,12 +120,14 @@ fn machine(changes: &Value) -> KubevirtMachine {
 fn instance(changes: &Value) -> Instance {
     let owner = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": "w", "uid": "v-1"});
     let volumes = json!([{"name": "c", "cloudInitConfigDrive": {"networkDataSecretRef": {"name": NAME}}}]);
+    let mut spec = on(&[("iface1", 101, "infra/vlan10")])["spec"]["template"]["spec"].take();
+    spec["volumes"] = volumes;
     let object = json!({
         "metadata": {
             "namespace": "n", "name": "w", "uid": "i-1", "creationTimestamp": "2026-08-01T10:00:03Z",
             "ownerReferences": [owner],
         },
-        "spec": {"volumes": volumes},
+        "spec": spec,
     });
     Instance::read(merged(object, changes))
 }
@@ -1181,6 +1183,104 @@ fn before_a_growth_is_open_the_secrets_that_no_lease_names_are_read_and_adopted(
     let copy = View { vm: Some(vm(&referring(Some("x-networkdata-bbbbbbbbbbbbbbbb")))), ..view() };
     assert_eq!(steps(copy, &BTreeMap::new()), []);
     assert_eq!(steps(view(), &secrets([own("m-0", "v-0")])), [read(NAME)]);
+}
+
+/// Creates a view of a machine whose interface was on `infra/vlan10` and is on `infra/vlan20` now. Its running guest has
+/// interfaces with these names, indexes and networks, and has read the Secret [`EARLIER`] with the address 10.0.0.8 of
+/// `infra/vlan10`.
+fn after_move(guest: &[(&str, u32, &str)]) -> View {
+    let mut changes = on(guest)["spec"]["template"].take();
+    changes["status"] = running()["status"].clone();
+    let mut view = settled();
+    view.vm = Some(vm(&on(&[("iface1", 101, "infra/vlan20")])));
+    view.instance = Some(reading(Some(EARLIER), &changes));
+    view.selected = Ok(vec![Selected { network: "infra/vlan20".to_owned(), ..selected() }]);
+    view.ledger.held[0].secrets = names([EARLIER]);
+    view.secrets = secrets([named(EARLIER)]);
+    view.secrets.insert(NAME.to_owned(), NetworkSecret::Absent);
+    view
+}
+
+/// Returns the reservations of 10.0.0.8 on these networks for the holder of the lease in the Secret [`EARLIER`].
+fn reserved_on(networks: &[&str]) -> Vec<Reservation> {
+    let source = format!("Secret n/{EARLIER}");
+    let of_lease = reservation(held("m-1", "10.0.0.8").claimant, "10.0.0.8".parse().unwrap(), &source);
+    let of = |network: &&str| Reservation { network: Some((*network).to_owned()), ..of_lease.clone() };
+    networks.iter().map(of).collect()
+}
+
+#[test]
+fn the_address_of_a_guest_that_kubevirt_has_moved_to_another_network_is_reserved_there() {
+    let moved = [("iface1", 101, "infra/vlan20")];
+    let mut view = after_move(&moved);
+    let expected = Step::Reserve(reserved_on(&["infra/vlan20"]));
+    assert_eq!(decide(&view), expected);
+    assert_eq!(decide(&View { vm: None, machine: None, ..view.clone() }), expected, "the guest is an orphan");
+    let next = |view: &View| {
+        let secrets = secrets([named(EARLIER), own("m-1", "v-1")]);
+        steps_of(View { secrets: BTreeMap::new(), ..view.clone() }, &secrets, |view| view.adopt_secrets())
+    };
+    let read = |name: &str| Step::ReadSecret(name.to_owned());
+    assert_eq!(next(&view)[..2], [read(EARLIER), expected.clone()], "before a growth is open");
+    // The address is reserved, or is a lease of the machine.
+    let Step::Reserve(all) = &expected else { panic!() };
+    let reserved = View { reserved: all.iter().map(|it| it.source.clone()).collect(), ..view.clone() };
+    assert!(!matches!(decide(&reserved), Step::Reserve(_)), "{:?}", decide(&reserved));
+    let of_both = Held { network: "infra/vlan20".to_owned(), ..view.ledger.held[0].clone() };
+    let mut both = view.clone();
+    both.ledger.held.push(of_both);
+    assert!(!matches!(decide(&both), Step::Reserve(_)), "{:?}", decide(&both));
+    // No webhook and no leader has changed the reference of the template, and a lease names its Secret.
+    view.vm = Some(vm(&json!({"spec": on(&moved)["spec"].clone()})));
+    view.instance = Some(reading(
+        Some(NAME),
+        &json!({"spec": on(&moved)["spec"]["template"]["spec"], "status": running()["status"]}),
+    ));
+    view.ledger.held[0].secrets = names([NAME]);
+    let of_name: Vec<Reservation> = reserved_on(&["infra/vlan20"]);
+    let of_name = of_name.into_iter().map(|it| Reservation { source: format!("Secret n/{NAME}"), ..it }).collect();
+    assert_eq!(next(&view), [read(NAME), Step::Reserve(of_name)]);
+}
+
+#[test]
+fn only_the_interface_that_has_moved_takes_its_address_to_another_network() {
+    let reserved = |guest: &[(&str, u32, &str)]| {
+        let view = after_move(guest);
+        view.reservations_after_move(&named(EARLIER))
+    };
+    let (first, second) = ("infra/vlan10", "infra/vlan20");
+    assert_eq!(reserved(&[("iface1", 101, first)]), []);
+    assert_eq!(reserved(&[("iface1", 101, first), ("iface2", 102, second)]), []);
+    assert_eq!(reserved(&[("iface1", 101, second)]), reserved_on(&[second]));
+    // The two interfaces have exchanged their networks.
+    assert_eq!(reserved(&[("iface1", 101, second), ("iface2", 102, first)]), reserved_on(&[second]));
+    // It is not certain which interface has the address.
+    let unnamed = [("iface3", 103, second), ("iface4", 104, "infra/vlan30")];
+    assert_eq!(reserved(&unnamed), reserved_on(&[second, "infra/vlan30"]));
+    // The guest has ended, or reads another Secret.
+    let mut view = after_move(&[("iface1", 101, second)]);
+    assert_eq!(view.reservations_after_move(&own("m-1", "v-1")), []);
+    view.instance.as_mut().unwrap().has_ended = true;
+    assert_eq!(view.reservations_after_move(&named(EARLIER)), []);
+}
+
+#[test]
+fn an_address_with_which_a_guest_comes_to_a_network_where_it_has_another_user_is_reported_once() {
+    let mut view = after_move(&[("iface1", 101, "infra/vlan20")]);
+    assert_eq!(view.report_doubts(), None);
+    let address: IpAddr = "10.0.0.8".parse().unwrap();
+    view.ledger.conflicts = [("infra/vlan10".to_owned(), address)].into();
+    assert_eq!(view.report_doubts(), None, "the conflict is on the network that the guest has left");
+    view.ledger.conflicts = [("infra/vlan20".to_owned(), address)].into();
+    let note = format!(
+        "Secret n/{EARLIER}: the guest has 10.0.0.8 on network infra/vlan20 now, and the address has another user there: restart the \
+         machine"
+    );
+    assert_eq!(view.report_doubts(), Some(Step::ReportDoubts([note.clone()].into())));
+    view.memory.doubts = [note].into();
+    assert_eq!(view.report_doubts(), None);
+    view.instance = Some(reading(Some(NAME), &running()));
+    assert_eq!(view.report_doubts(), Some(Step::ReportDoubts(BTreeSet::new())), "the guest has been restarted");
 }
 
 #[test]
@@ -2845,6 +2945,35 @@ fn the_claim_of_an_earlier_machine_ends_before_the_next_machine_claims() {
 }
 
 #[test]
+fn claims_for_interfaces_that_no_pool_serves_end_after_everything_else_one_after_another() {
+    let invented = |at: usize| {
+        let machine = json!({"namespace": "n", "name": "w", "uid": format!("invented-{at}")});
+        let note = json!({"kind": "VirtualMachine", "machine": machine, "interface": format!("a{at}")});
+        let annotations = json!({"ipam.glowplug.dev/claimant": note.to_string()});
+        let metadata = json!({"namespace": "n", "name": format!("w-a{at}"), "uid": "c", "annotations": annotations});
+        MachineClaim::read(merged(json!({"metadata": metadata}), &json!({}))).unwrap()
+    };
+    let claims: Vec<MachineClaim> = (0..40).map(invented).collect();
+    let mut view = view();
+    view.sources.claims = claims.clone();
+    assert_eq!(decide(&view), claim("m-1", FIRST), "the machine gets its network data first");
+    view = settled();
+    view.sources.claims = claims;
+    view.done.insert(Once::AnnotateWaiting);
+    for at in 0..40 {
+        let holder = view.sources.claims[0].claimant.machine.clone();
+        assert_eq!(decide(&view), Step::Prove(holder.clone()));
+        view.checked.insert(holder, Check::Gone);
+        let name = format!("w-a{at}");
+        assert_eq!(decide(&view), Step::ReadAddress(name.clone()));
+        view.addresses.insert(name.clone(), None);
+        assert_eq!(decide(&view), Step::DeleteClaim(name, "c".to_owned()));
+        view.sources.claims.remove(0);
+    }
+    assert_eq!(decide(&view), Step::Wait);
+}
+
+#[test]
 fn a_claim_of_another_author_is_not_read_as_a_claim_of_a_machine() {
     let read = |annotation: Option<&str>| {
         let annotations = annotation.map(|text| json!({"ipam.glowplug.dev/claimant": text}));
@@ -2916,35 +3045,6 @@ fn a_record_does_not_end_while_the_source_of_a_pool_that_is_being_deleted_gives_
     let noted = [("infra/vlan20".to_owned(), "fd00::8".parse().unwrap())].into();
     view.ledger.unrecorded = BTreeMap::from([(holder("m-1"), noted)]);
     assert_eq!(decide(&view), pending("Waiting for IPAMClaim n/w.iface1: it has no address yet"));
-}
-
-#[test]
-fn claims_for_interfaces_that_no_pool_serves_end_after_everything_else_one_after_another() {
-    let invented = |at: usize| {
-        let machine = json!({"namespace": "n", "name": "w", "uid": format!("invented-{at}")});
-        let note = json!({"kind": "VirtualMachine", "machine": machine, "interface": format!("a{at}")});
-        let annotations = json!({"ipam.glowplug.dev/claimant": note.to_string()});
-        let metadata = json!({"namespace": "n", "name": format!("w-a{at}"), "uid": "c", "annotations": annotations});
-        MachineClaim::read(merged(json!({"metadata": metadata}), &json!({}))).unwrap()
-    };
-    let claims: Vec<MachineClaim> = (0..40).map(invented).collect();
-    let mut view = view();
-    view.sources.claims = claims.clone();
-    assert_eq!(decide(&view), claim("m-1", FIRST), "the machine gets its network data first");
-    view = settled();
-    view.sources.claims = claims;
-    view.done.insert(Once::AnnotateWaiting);
-    for at in 0..40 {
-        let holder = view.sources.claims[0].claimant.machine.clone();
-        assert_eq!(decide(&view), Step::Prove(holder.clone()));
-        view.checked.insert(holder, Check::Gone);
-        let name = format!("w-a{at}");
-        assert_eq!(decide(&view), Step::ReadAddress(name.clone()));
-        view.addresses.insert(name.clone(), None);
-        assert_eq!(decide(&view), Step::DeleteClaim(name, "c".to_owned()));
-        view.sources.claims.remove(0);
-    }
-    assert_eq!(decide(&view), Step::Wait);
 }
 
 #[test]

@@ -112,6 +112,22 @@ fn a_reservation_without_a_record_is_unrecorded_and_a_later_record_of_its_addres
 }
 
 #[test]
+fn a_reserved_address_that_another_machine_holds_is_a_conflict() {
+    let mut registry = opened();
+    let held = claim(&mut registry, "h").remove(0).ip();
+    for address in [held, "10.0.0.9".parse().unwrap()] {
+        let Record { claimant, network, source, .. } = record("w", "10.0.0.9/16");
+        registry
+            .set_aside([Reservation { address, network, claimant, source, kind: Source::NetworkData }], NOW)
+            .unwrap();
+    }
+    let allocator = registry.state().unwrap();
+    let records = (&[][..], &BTreeSet::new(), false, allocator.growth());
+    let read = Recorded::read(allocator, (&key("w"), &[].into(), &[].into()), records, &["n/p".to_owned()], "");
+    assert_eq!(read.conflicts, [("infra/vlan10".to_owned(), held)].into());
+}
+
+#[test]
 fn the_machines_of_a_name_that_wait_are_known_without_the_claims_of_this_name() {
     let mut registry = opened();
     for name in ["a", "b", "c", "d"] {

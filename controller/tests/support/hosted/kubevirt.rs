@@ -10,6 +10,8 @@
 //! - The template of a VirtualMachine is copied into its instance, with labels and annotations. An interface without a
 //!   MAC address gets a new one at each start. An interface with state `absent` is left out.
 //! - A migration builds the drive from the specification of the instance, a restart from the template.
+//! - A running instance gets the name of another network from the template. The guest comes to this network with its
+//!   next migration, which the real program starts itself, and keeps the network data that it has read.
 //! - A VirtualMachine with the run strategy `WaitAsReceiver` gets an instance that waits for a guest of another
 //!   cluster. When the guest arrives, the run strategy becomes the value of an annotation.
 //! - A change of the cloud-init volume or of an `acpiIndex` under a running instance sets the condition
@@ -202,6 +204,7 @@ impl KubeVirt {
                 unless_gone(self.vms.patch(name, &PatchParams::default(), &Patch::Merge(strategy)).await);
             } else {
                 self.require_restart(&vm, instance).await;
+                self.change_networks(&vm, instance).await;
             }
             return;
         }
@@ -243,6 +246,23 @@ impl KubeVirt {
                 self.guests().rejected.insert(name.to_owned(), status.message.clone());
             }
             result => drop(result.unwrap()),
+        }
+    }
+
+    /// Writes the names of networks that the template has changed into a running instance.
+    async fn change_networks(&self, vm: &DynamicObject, instance: &DynamicObject) {
+        let wanted = vm.data["spec"]["template"]["spec"]["networks"].as_array().cloned().unwrap_or_default();
+        let before = instance.data["spec"]["networks"].as_array().cloned().unwrap_or_default();
+        let mut after = before.clone();
+        for network in after.iter_mut().filter(|network| network["multus"].is_object()) {
+            let same = wanted.iter().find(|it| it["name"] == network["name"] && it["multus"].is_object());
+            if let Some(same) = same {
+                network["multus"]["networkName"] = same["multus"]["networkName"].clone();
+            }
+        }
+        if before != after && instance.metadata.deletion_timestamp.is_none() {
+            let patch = Patch::Merge(json!({"spec": {"networks": after}}));
+            unless_gone(self.instances.patch(&vm.name_any(), &PatchParams::default(), &patch).await);
         }
     }
 

@@ -351,6 +351,7 @@ scenarios! {
     network_data::after_twenty_mac_addresses_only_the_secret_of_the_guest_and_the_newest_secret_are_left,
     network_data::a_machine_keeps_its_address_when_leases_are_lost_while_its_guest_reads_an_earlier_secret,
     network_data::a_machine_that_moves_to_another_network_keeps_its_address_until_its_guest_restarts,
+    network_data::no_machine_gets_the_address_with_which_kubevirt_moves_a_guest_to_another_network,
     network_data::an_interface_that_stays_on_its_network_keeps_its_address_when_another_interface_moves,
     network_data::machines_that_wait_on_another_network_get_addresses_when_their_pool_grows,
     network_data::a_machine_keeps_its_address_under_a_new_secret_name_after_its_kubevirt_machine_is_gone,

@@ -913,6 +913,45 @@ pub async fn a_machine_that_moves_to_another_network_keeps_its_address_until_its
     place.end([row("v", &v, "10.0.0.9"), row("w", &second, "10.0.1.8")]).await;
 }
 
+pub async fn no_machine_gets_the_address_with_which_kubevirt_moves_a_guest_to_another_network(cluster: &Cluster) {
+    let mut place = Place::start(cluster, &["10.0.0.8/30"]).await;
+    let other = format!("{}-other", place.network);
+    // The pools of the two networks have the same addresses.
+    create_pool_on(&place, "q", &other, &["10.0.0.8/30"]).await;
+    let (mut manifest, first) = place.run("w").await;
+    place.until_recorded("w").await;
+    // The guest has no agent, so it reports no address.
+    place.kubevirt.report("w", &json!({"interfaces": []})).await;
+    let on_other = |manifest: &mut Value| {
+        manifest["metadata"]["labels"][POOL_LABEL] = "q".into();
+        manifest["spec"]["template"]["spec"]["networks"][0]["multus"]["networkName"] = other.clone().into();
+    };
+    on_other(&mut manifest);
+    let second = Hosted::reference(&place.apply(&manifest).await).unwrap();
+    until(&place.instances, "w", |it| it.data["spec"]["networks"][0]["multus"]["networkName"] == *other).await;
+    assert!(place.kubevirt.migrate("w").await);
+    poll("the reservation", async || {
+        let status = place.pools.get("q").await.unwrap().status.unwrap_or_default();
+        status.families.iter().any(|family| family.by_record == "1").then_some(())
+    })
+    .await;
+    let mut rows = Vec::new();
+    for (name, address) in [("u", "10.0.0.9"), ("v", "10.0.0.10")] {
+        let mut manifest = self::manifest(&place, name, "Always");
+        on_other(&mut manifest);
+        place.apply(&manifest).await;
+        assert_eq!(place.address_of(name).await, address);
+        rows.push(row(name, &place.secret_name(name).await, address));
+        // The next leader reserves the address again before it allocates any address of the pool.
+        place.change_leaders().await;
+    }
+    assert_eq!(place.held().await, held([("10.0.0.8", "w")]), "the guest keeps its lease of the first network");
+    let [u, v] = rows.try_into().unwrap();
+    assert_eq!(guests(&[&place.hosted]).await, [u.clone(), v.clone(), row("w", &first, "10.0.0.8")]);
+    assert_eq!(place.restart("w").await.network_data_secret.unwrap().0, second);
+    place.end([u, v, row("w", &second, "10.0.0.11")]).await;
+}
+
 pub async fn a_machine_never_reads_its_earlier_secret_if_its_interface_has_another_name_on_another_network(
     cluster: &Cluster,
 ) {

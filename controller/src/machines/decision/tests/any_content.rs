@@ -37,6 +37,11 @@ fn decisions_concern_only_the_machine(valid: &Value, view: impl Fn(crate::cluste
                 assert_eq!(addresses_in(document.as_bytes()), addresses_in(&own.document));
             }
             Step::PatchMachine(_) | Step::PatchStatus(_) | Step::Retry(_) => {}
+            // The networks of the guest have any name.
+            Step::Reserve(all) => {
+                let is_of_machine = |it: &Reservation| is_own(&it.claimant.machine) && network.contains(it.address);
+                assert!(all.iter().all(is_of_machine), "{all:?}");
+            }
             Step::Withdraw(machine) | Step::Prove(machine) => assert!(is_own(&machine), "{machine:?}"),
             step => panic!("{step:?}"),
         }
