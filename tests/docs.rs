@@ -15,6 +15,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
 
+mod backup;
 mod home;
 mod rules;
 mod versions;
@@ -46,9 +47,13 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
     (
         "docs/backup.md",
         &[
-            "sed -E '/^    (resourceVersion|uid):/d' ipamclaims.yaml > restored.yaml",
-            "kubectl create -f restored.yaml",
-            "kubectl apply --server-side --subresource=status -f restored.yaml",
+            "jq 'del(.items[].metadata[\"uid\", \"resourceVersion\", \"ownerReferences\"])' ipamclaims.json > restored.json",
+            "kubectl create -f restored.json",
+            "kubectl apply --server-side --subresource=status -f restored.json",
+            "kubectl get nodepool workers -n clusters -o jsonpath='{.metadata.uid}'",
+            "kubectl patch staticippool workers -n clusters --type merge -p '{\"metadata\":{\"ownerReferences\":[{\"apiVersion\":\"hypershift.openshift.io/v1beta1\",\"kind\":\"NodePool\",\"name\":\"workers\",\"uid\":\"UID\",\"controller\":true}]}}'",
+            "kubectl get vm db-0 -n tenants -o jsonpath='{.metadata.uid}'",
+            "kubectl patch ipamclaim db-0.net1 -n tenants --type merge -p '{\"metadata\":{\"ownerReferences\":[{\"apiVersion\":\"kubevirt.io/v1\",\"kind\":\"VirtualMachine\",\"name\":\"db-0\",\"uid\":\"UID\",\"controller\":true,\"blockOwnerDeletion\":true}]}}'",
             "kubectl scale deployment virt-operator -n kubevirt --replicas=0",
             "kubectl scale deployment virt-controller -n kubevirt --replicas=0",
             "kubectl wait --for=delete pods -n kubevirt -l 'kubevirt.io in (virt-operator,virt-controller)' --timeout=5m",

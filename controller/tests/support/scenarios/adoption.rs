@@ -636,9 +636,14 @@ pub async fn an_ipaddress_without_a_claim_reserves_its_address_until_it_is_delet
     poll("three reserved addresses", async || (reserved().await? == "3").then_some(())).await;
     site.claim("new", &json!({})).await;
     assert_eq!(site.address_of("new").await, "10.0.0.11");
-    // Claim `b` is created, and gets the address of IPAddress `b`, which existed before the claim.
+    // Claim `b` is created, and gets the address of IPAddress `b`, which existed before the claim. The IPAddress of a
+    // restore has no owners, and gets them with the claim.
     site.claim("b", &json!({})).await;
     assert_eq!(site.address_of("b").await, "10.0.0.9");
+    let (claim, pool) = (site.claims.get("b").await.unwrap(), site.pools.get("p").await.unwrap());
+    let address = site.addresses.get("b").await.unwrap();
+    let owners = address.owner_references().iter().map(|owner| owner.uid.clone());
+    assert_eq!(owners.collect::<Vec<_>>(), [claim.uid().unwrap(), pool.uid().unwrap()]);
     poll("two reserved addresses", async || (reserved().await? == "2").then_some(())).await;
     // After the deletion of IPAddress `a`, its address is free.
     site.addresses.delete("a", &DeleteParams::default()).await.unwrap();
