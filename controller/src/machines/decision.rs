@@ -77,6 +77,8 @@ impl View {
             Step::Adopt(_, secret) => drop(self.adopted.insert(secret.clone())),
             Step::RecordSecrets(_, secrets) => self.named.extend(secrets.iter().cloned()),
             Step::Reserve(all) => self.reserved.extend(all.iter().map(|it| it.source.clone())),
+            // The record of an earlier address may have used the place of these addresses in the share of the namespace.
+            Step::EndRecords(_) => self.reserved.clear(),
             _ => {}
         }
         match (step, response) {

@@ -130,10 +130,7 @@ impl Allocator {
                         continue;
                     }
                     counts = true;
-                    match self.exceeds_share(network, address, origin) {
-                        Some(why) => beyond = Some(why),
-                        None => self.add_conflict(network, address, origin, State::Mismatch, journal),
-                    }
+                    beyond = self.reserve(network, address, origin, State::Mismatch, journal).or(beyond);
                 }
                 problems.extend(beyond.map(Problem::Ignored));
                 problems.push(match attribution {
@@ -156,18 +153,15 @@ impl Allocator {
         if let Some((_, held)) = held.first().filter(|_| standing != Standing::HeldByOther) {
             let other_network = known.map(|known| Problem::OtherNetwork(known.to_string()));
             problems.push(other_network.unwrap_or(Problem::OtherAddress(*held)));
-            match self.exceeds_share(network, address, origin) {
-                Some(why) => problems.push(Problem::Ignored(why)),
-                None => self.add_conflict(network, address, origin, State::Mismatch, journal),
-            }
+            let beyond = self.reserve(network, address, origin, State::Mismatch, journal);
+            problems.extend(beyond.map(Problem::Ignored));
             return Outcome::Refused;
         }
         if let Verdict::Reserve(state) = verdict {
-            if let Some(why) = self.exceeds_share(network, address, origin) {
+            if let Some(why) = self.reserve(network, address, origin, state, journal) {
                 problems.push(Problem::Ignored(why));
                 return Outcome::Refused;
             }
-            self.add_conflict(network, address, origin, state, journal);
             if state != State::Mismatch {
                 return Outcome::Reserved;
             }
@@ -183,10 +177,8 @@ impl Allocator {
         let rivals = rivals.get(&(Arc::clone(network), address)).into_iter().flatten();
         if let Some(other) = rivals.into_iter().find(|other| *other != claimant) {
             problems.push(Problem::Duplicate(Claimant::clone(other)));
-            match self.exceeds_share(network, address, origin) {
-                Some(why) => problems.push(Problem::Ignored(why)),
-                None => self.add_conflict(network, address, origin, State::Mismatch, journal),
-            }
+            let beyond = self.reserve(network, address, origin, State::Mismatch, journal);
+            problems.extend(beyond.map(Problem::Ignored));
             return Outcome::Refused;
         }
         let Some(state) = self.pools.get(name) else { return Outcome::Refused };
@@ -258,8 +250,8 @@ impl Allocator {
     /// record. If the record names no network, the address is reserved on every network that has a pool with the
     /// address.
     ///
-    /// The reservation ends with the machine. Returns a mismatch for each network on which `exceeds_share` does not
-    /// allow the reservation.
+    /// The reservation ends with the machine. Returns a mismatch for each network on which the limits do not allow the
+    /// reservation: see [`Self::reserve`].
     pub(crate) fn set_aside(
         &mut self,
         reservation: Reservation,
@@ -278,30 +270,24 @@ impl Allocator {
         let origin = Origin { claimant, node_pool: None, attachments: Vec::new(), network, source, kind };
         let mut beyond = Vec::new();
         for network in networks {
-            let verdict = self.may_record(kind, &origin.claimant, &network, address);
-            if !matches!(verdict, Verdict::Ignore(_))
-                && let Some(why) = self.exceeds_share(&network, address, &origin)
-            {
-                beyond.push(origin.mismatch(address, Problem::Ignored(why)));
-                continue;
-            }
-            match verdict {
-                Verdict::Reserve(state) => self.add_conflict(&network, address, &origin, state, journal),
+            let state = match self.may_record(kind, &origin.claimant, &network, address) {
+                Verdict::Reserve(state) => state,
                 // If the holder is the reporting claimant, `add_conflict` adds nothing. If the holder is another object
                 // of the same VirtualMachine, `add_conflict` adds the report.
-                Verdict::Lease if kind == Source::Report => {
-                    self.add_conflict(&network, address, &origin, State::ByReport, journal);
-                }
+                Verdict::Lease if kind == Source::Report => State::ByReport,
                 // A record of this kind needs no lease.
-                Verdict::Lease => self.add_conflict(&network, address, &origin, State::ByRecord, journal),
-                Verdict::Ignore(_) => {}
-            }
+                Verdict::Lease => State::ByRecord,
+                Verdict::Ignore(_) => continue,
+            };
+            let why = self.reserve(&network, address, &origin, state, journal);
+            beyond.extend(why.map(|why| origin.mismatch(address, Problem::Ignored(why))));
         }
         beyond
     }
 
     /// Notes that no object of a machine records these addresses any more. Each address is given with its network. The
     /// addresses stay reserved, because the machine may still use them, but the machine no longer counts as their user.
+    /// They end when the share of the namespace has no place for the next address of the machine: see [`Self::reserve`].
     pub(crate) fn end_records(&mut self, machine: &Machine, addresses: &BTreeSet<(String, IpAddr)>) {
         for (network, address) in addresses {
             if let Some(state) = self.networks.get_mut(network.as_str()) {

@@ -517,11 +517,11 @@ impl Network {
         before
     }
 
-    /// Whether a machine holds an address, or the address is reserved because of a record of the machine.
-    pub(super) fn is_held_or_recorded_by(&self, address: IpAddr, machine: &Machine) -> bool {
+    /// Whether an address is reserved because an object of a machine records it. A record that has ended does not count.
+    pub(super) fn is_recorded_for(&self, address: IpAddr, machine: &Machine) -> bool {
         let records = self.conflicts.get(&address).and_then(|machines| machines.get(machine));
-        self.held_at(address).is_some_and(|lease| lease.claimant.machine == *machine)
-            || records.into_iter().flat_map(BTreeMap::values).any(|(state, _)| *state != State::ByReport)
+        let mut states = records.into_iter().flat_map(BTreeMap::values).map(|(state, _)| *state);
+        states.any(|state| state != State::ByReport) && !self.has_ended(address, machine)
     }
 
     /// Whether a machine holds or last held an address, or records the address without a lease.

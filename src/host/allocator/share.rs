@@ -3,12 +3,14 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use super::attribution::Origin;
 use super::pool_state::{PoolState, Recorders};
 use super::state::Allocator;
+use crate::host::change::Journal;
 use crate::host::claim::{Lease, Machine};
-use crate::host::may_record::{Ignored, Source};
+use crate::host::may_record::{Ignored, Source, State};
 use crate::network::{Family, InterfaceName};
 
 /// The share of a namespace is the size of the pool, divided by this number. In a shared pool, the share limits how many
@@ -24,13 +26,53 @@ const MOST_OF_CLAIM: usize = 16;
 /// The share of a namespace in an external pool, for guests that migrated. The size of an external pool is not known.
 const MOST_OF_EXTERNAL: u128 = 64;
 
+/// How a record exceeds the limits of records that reserve an address without a lease.
+enum Excess {
+    /// The share of the namespace is full, and the address is the first one of its machine or claim: the address is
+    /// reserved despite the share.
+    First,
+    /// The record reserves no further address.
+    Refused(Ignored),
+}
+
 // === impl Allocator ===
 
 impl Allocator {
-    /// Why this record reserves no further address: records of its claim already reserve as many addresses as one claim
-    /// may reserve, or records of the namespace already reserve its share of a shared pool. `None`: the record may
-    /// reserve the address. Without these limits, a user of one namespace could block all addresses with the annotation
-    /// of one machine, or with one claim. Reports have other limits.
+    /// Reserves an address for the machine or claim of a record without a lease. Returns why the limits do not allow
+    /// this.
+    ///
+    /// If the share is full, the machine loses the reserved addresses of the family that its objects no longer record:
+    /// otherwise a user could block the whole pool by changing the record of one machine again and again. When
+    /// [`Self::end_records`] was called, no guest read the network data with these addresses.
+    pub(super) fn reserve(
+        &mut self,
+        network: &Arc<str>,
+        address: IpAddr,
+        origin: &Origin,
+        state: State,
+        journal: &mut Journal,
+    ) -> Option<Ignored> {
+        match self.exceeds_share(network, address, origin) {
+            Some(Excess::Refused(why)) => return Some(why),
+            Some(Excess::First) => {
+                let machine = &origin.claimant.machine;
+                let of_network = self.networks.get(network);
+                let has_ended = |at: IpAddr| of_network.is_some_and(|state| state.has_ended(at, machine));
+                let ended = self.others_of(network, address, machine).filter(|other| has_ended(*other));
+                for other in ended.collect::<Vec<_>>() {
+                    self.remove_records(network, other, machine, journal);
+                }
+            }
+            None => {}
+        }
+        self.add_conflict(network, address, origin, state, journal);
+        None
+    }
+
+    /// How this record exceeds the limits: records of its claim already reserve as many addresses as one claim may
+    /// reserve, or records of the namespace already reserve its share of a shared pool. `None`: the record is within the
+    /// limits. Without these limits, a user of one namespace could block all addresses with the annotation of one
+    /// machine, or with one claim. Reports have other limits.
     ///
     /// The machines of a namespace have one share, and its claims of each kind have another one. A user may write the
     /// address of a claim into the network data of a machine: the records of such machines leave the share of the claims
@@ -40,7 +82,7 @@ impl Allocator {
     /// the machine may use the address. The record must be of a machine or claim: see [`Source::is_of_holder`]. An address
     /// counts once, so a second record of an address needs no further place. But while the first addresses of machines
     /// exceed the share, no other machine gets a record of these addresses: the record would outlast these machines.
-    pub(super) fn exceeds_share(&self, network: &str, address: IpAddr, origin: &Origin) -> Option<Ignored> {
+    fn exceeds_share(&self, network: &str, address: IpAddr, origin: &Origin) -> Option<Excess> {
         let machine = &origin.claimant.machine;
         let state = self.networks.get(network)?;
         let is_report = matches!(origin.kind, Source::Report | Source::Neighbour);
@@ -48,7 +90,7 @@ impl Allocator {
             return None;
         }
         if machine.kind.is_claim() && self.conflicts_of(machine).count() >= MOST_OF_CLAIM {
-            return Some(Ignored::Claim);
+            return Some(Excess::Refused(Ignored::Claim));
         }
         let mut pools = self.pools_with(network, address);
         // A pool counts as shared if it no longer serves the namespace, because it then serves other namespaces. A pool
@@ -57,31 +99,41 @@ impl Allocator {
         let is_shared = |of: &PoolState| of.pool().is_shared() || !serves(of);
         let of = pools.next().filter(|of| is_shared(of) && pools.all(is_shared))?;
         let space = of.pool().space(Family::of(address))?;
-        let is_first = || origin.kind.is_of_holder() && !self.has_address_of_each(network, address, machine);
+        let is_first = || origin.kind.is_of_holder() && !self.has_address_of_each(network, address, origin);
         let recorders = Recorders::of(machine);
         let is_further = !state.is_recorded_by(address, &recorders);
         let reserved = of.recorded.get(&(space.family(), recorders)).copied().unwrap_or_default();
         let after = reserved + usize::from(is_further);
         let most = usize::try_from((space.total() / PART).max(1)).unwrap_or(usize::MAX);
-        (after > most && !is_first()).then_some(Ignored::Share)
+        (after > most).then(|| if is_first() { Excess::First } else { Excess::Refused(Ignored::Share) })
     }
 
-    /// Whether a machine already has another address of the same family for each of its interfaces. The machine holds
-    /// such an address, or a record of the machine reserves it. The interfaces are those of the shared pools of the
-    /// network that serve the machine. Interfaces that only a record names do not count, because a user can write any
-    /// number of them. A claim has one interface.
-    fn has_address_of_each(&self, network: &str, address: IpAddr, machine: &Machine) -> bool {
+    /// Whether the machine of a record already has another address of the same family for each of its interfaces. The
+    /// machine holds such an address, or a record of the machine reserves it. A machine with network data of a user does
+    /// not use the addresses that it holds, so they do not count for such a record. The interfaces are those of the shared
+    /// pools of the network that serve the machine. Interfaces that only a record names do not count, because a user can
+    /// write any number of them. A claim has one interface.
+    fn has_address_of_each(&self, network: &str, address: IpAddr, origin: &Origin) -> bool {
+        let machine = &origin.claimant.machine;
         let Some(state) = self.networks.get(network) else { return false };
         let pools = state.pools().filter(|pool| pool.is_shared() && pool.serves_holder(machine));
         let interfaces: BTreeSet<InterfaceName> = pools.map(|pool| pool.interface).collect();
-        let others = self.paths.get(machine).into_iter().flatten().filter(|(of, other)| {
-            **of == *network
-                && *other != address
-                && Family::of(*other) == Family::of(address)
-                && state.is_held_or_recorded_by(*other, machine)
-        });
+        let is_used = |other: &IpAddr| {
+            let lease = state.held_at(*other).filter(|_| origin.kind != Source::NetworkData);
+            lease.is_some_and(|lease| lease.claimant.machine == *machine) || state.is_recorded_for(*other, machine)
+        };
+        let others = self.others_of(network, address, machine).filter(is_used);
         let interfaces = if machine.kind.is_claim() { 1 } else { interfaces.len().max(1) };
         others.take(interfaces).count() == interfaces
+    }
+
+    /// The other addresses of the same family and network that a machine holds, last held or records.
+    fn others_of(&self, network: &str, address: IpAddr, machine: &Machine) -> impl Iterator<Item = IpAddr> {
+        let paths = self.paths.get(machine).into_iter().flatten();
+        let others = paths.filter(move |(of, other)| {
+            **of == *network && *other != address && Family::of(*other) == Family::of(address)
+        });
+        others.map(|(_, other)| *other)
     }
 
     /// Whether the namespace of the holder may keep one more address of the pool for a guest that migrated to another

@@ -1083,6 +1083,20 @@ fn reserve(uid: &str, address: &str, source: &str) -> Step {
     Step::Reserve(vec![reservation(claimant, address.parse().unwrap(), source)])
 }
 
+#[test]
+fn network_data_of_a_user_is_reserved_again_after_the_record_of_the_earlier_address_has_ended() {
+    let mut changes = without_marks();
+    changes["spec"]["template"] = with_volume(&data_of_user("10.0.0.9"));
+    let mut view = View { vm: Some(vm(&changes)), machine: None, ..without_reference() };
+    view.ledger.unrecorded =
+        [(holder("v-1"), [("infra/vlan10".to_owned(), "10.0.0.8".parse().unwrap())].into())].into();
+    let ended = Step::EndRecords(view.ledger.unrecorded.clone());
+    let reserve = || reserve("v-1", "10.0.0.9", "VirtualMachine n/w");
+    let steps =
+        steps_of(view, &BTreeMap::new(), |view| Some(decide(view)).filter(|step| !matches!(step, Step::Report(_))));
+    assert_eq!(steps, [reserve(), ended, reserve()]);
+}
+
 /// Returns the same step for an instance that never ran and has no VirtualMachine.
 fn of_idle_instance(step: Step) -> Step {
     let Step::Reserve(all) = step else { panic!("{step:?}") };

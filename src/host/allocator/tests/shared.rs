@@ -260,6 +260,44 @@ fn each_machine_with_network_data_of_a_user_keeps_its_address_of_a_shared_pool()
 }
 
 #[test]
+fn a_machine_reserves_its_new_address_beyond_the_share_and_loses_the_one_that_it_no_longer_records() {
+    let end = |allocator: &mut Allocator, title: &str, last: usize| {
+        let ended = [("n/vlan10".to_owned(), format!("10.0.0.{last}").parse().unwrap())];
+        allocator.end_records(&claim_of(title, 0).machine, &ended.into());
+    };
+    let mut allocator = allocator([of(&["a", "b"], "")], []);
+    for (title, last) in [("a/x", 10), ("a/y", 11), ("a/w", 12)] {
+        assert_eq!(set_aside(&mut allocator, title, last), [""; 0]);
+    }
+    // The pass of a machine reserves the new address before it ends the record of the earlier one.
+    assert_eq!(set_aside(&mut allocator, "a/w", 13).len(), 1);
+    for last in 13..19 {
+        end(&mut allocator, "a/w", last - 1);
+        assert_eq!(set_aside(&mut allocator, "a/w", last), [""; 0]);
+        let row = |(last, title): (usize, &str)| format!("10.0.0.{last} {title}");
+        assert_eq!(reserved(&allocator), [(10, "a/x"), (11, "a/y"), (last, "a/w")].map(row));
+    }
+    assert_eq!(given(&mut allocator, &claim_of("b/new", 1), 2), "10.0.0.12/24");
+    // Within the share, the earlier address stays reserved.
+    release(&mut allocator, &["a/x", "a/y"]);
+    end(&mut allocator, "a/w", 18);
+    assert_eq!(set_aside(&mut allocator, "a/w", 19), [""; 0]);
+    assert_eq!(reserved(&allocator), ["10.0.0.18 a/w", "10.0.0.19 a/w"]);
+}
+
+#[test]
+fn the_address_in_network_data_of_a_user_is_reserved_beyond_the_share_although_the_machine_holds_another_one() {
+    let mut allocator = allocator([of(&["a", "b"], "")], []);
+    hold(&mut allocator, &["a/w"]);
+    for (title, last) in [("a/x", 11), ("a/y", 12), ("a/w", 13)] {
+        assert_eq!(set_aside(&mut allocator, title, last), [""; 0]);
+    }
+    assert_eq!(set_aside(&mut allocator, "a/w", 14).len(), 1, "a second address of the machine");
+    assert_eq!(reserved(&allocator), ["10.0.0.11 a/x", "10.0.0.12 a/y", "10.0.0.13 a/w"]);
+    assert_eq!(given(&mut allocator, &claim_of("b/new", 1), 2), "10.0.0.14/24");
+}
+
+#[test]
 fn each_machine_reserves_its_recorded_address_although_another_machine_has_the_lease() {
     // In a restored cluster, the ledger has earlier leases of other machines.
     let mut allocator = allocator([of(&["a", "b"], "")], []);
