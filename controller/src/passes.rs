@@ -326,6 +326,8 @@ impl Problem {
             Self::Refused(
                 ClaimError::Twice { interface, .. }
                 | ClaimError::OtherPool { interface, .. }
+                | ClaimError::OtherNetwork { interface, .. }
+                | ClaimError::Kept { interface, .. }
                 | ClaimError::OtherAddress { interface, .. },
             ) => {
                 let text = self.to_string();

@@ -1181,6 +1181,14 @@ impl World {
                     None => Ok(()),
                 }
             }
+            Err(ClaimError::OtherNetwork { held, network, .. }) => {
+                let wanted = claim.requests.iter().filter_map(|it| self.pools.get(&it.pool));
+                let own = owned.iter().any(|((of, address), _)| (of, address) == (network, held));
+                match own && wanted.clone().any(|spec| spec.network != *network) {
+                    true => Ok(()),
+                    false => Err(format!("{held} is not held on another network")),
+                }
+            }
             Err(_) if claim.requests.iter().any(|request| !request.addresses.is_empty()) => Ok(()),
             Err(error) => Err(format!("{} is refused: {error}", claim.machine)),
         }

@@ -385,7 +385,12 @@ impl View {
             (None, Some(problem)) if problem.is_of_opening() => Step::Wait,
             // The machine keeps its place in the wait queue. A change of the pool causes another pass.
             (None, Some(problem)) if problem.is_of_pool() => self.report("NetworkDataMissing", self.of_pool(problem)),
-            (None, Some(Problem::Refused(error @ ClaimError::OtherPool { interface, .. }))) => self
+            (
+                None,
+                Some(Problem::Refused(
+                    error @ (ClaimError::OtherPool { interface, .. } | ClaimError::OtherNetwork { interface, .. }),
+                )),
+            ) => self
                 .move_to_other_pool(*interface, selected, &claimant.machine, name)
                 .unwrap_or_else(|| self.refuse(error.to_string())),
             (None, Some(problem @ Problem::Refused(error))) if error.is_about_address() => {
@@ -439,8 +444,8 @@ impl View {
     /// get addresses of its current pools. Reads the instance first, if this pass has not read it yet.
     ///
     /// A lease is released if its interface is on another network now. The claim of `interface` was refused with
-    /// [`ClaimError::OtherPool`], so a lease of this interface is also released if the pool of the lease no longer
-    /// serves the interface.
+    /// [`ClaimError::OtherPool`] or [`ClaimError::OtherNetwork`], so a lease of this interface is also released if the
+    /// pool of the lease no longer serves the interface.
     ///
     /// `None`: there is no such lease, a guest or the Secret `name` may have one of the addresses, the Secrets of a lease
     /// are unknown, or this pass has already released the addresses.

@@ -218,14 +218,21 @@ impl Allocator {
                 });
                 let Some(&(network, held, lease)) = its.min_by_key(|(_, address, lease)| (lease.since, *address))
                 else {
-                    if self.keeps(&claim.machine, interface, &pool.network, family) {
-                        continue;
+                    match self.kept(&claim.machine, interface, &pool.network, family) {
+                        // A machine uses the address of its record. A claim has an address only if it holds the address.
+                        Some(kept) if claim.machine.kind.is_claim() => {
+                            return Err(ClaimError::Kept { interface, kept });
+                        }
+                        Some(_) => {}
+                        None => lacks.push((family, named)),
                     }
-                    lacks.push((family, named));
                     continue;
                 };
                 let other = || ClaimError::OtherPool { interface, held, pool: lease.pool.to_string() };
                 let name = home_in(&group, lease, held).ok_or_else(other)?;
+                if *name == lease.pool && **network != *pool.network {
+                    return Err(ClaimError::OtherNetwork { interface, held, network: network.to_string() });
+                }
                 if *name != lease.pool {
                     wants.moves.push(self.moved(network, held, lease, name).ok_or_else(other)?);
                 }
@@ -242,14 +249,14 @@ impl Allocator {
         Ok(wants)
     }
 
-    /// Whether an interface keeps an address of a network although no pool offers the address any more. The interface
-    /// then gets no other address of the family.
-    pub(super) fn keeps(&self, machine: &Machine, interface: InterfaceName, network: &str, family: Family) -> bool {
+    /// The address of a network that an interface keeps although no pool offers the address any more. The interface gets
+    /// no other address of the family. `None`: there is no such address.
+    fn kept(&self, machine: &Machine, interface: InterfaceName, network: &str, family: Family) -> Option<IpAddr> {
         let claimant = Claimant { machine: machine.clone(), interface };
         let own = self.paths.get(machine).into_iter().flatten();
         let mut own = own.filter(|(of, address)| **of == *network && Family::of(*address) == family);
-        let Some(state) = self.networks.get(network) else { return false };
-        own.any(|(_, address)| state.state_of(*address, &claimant) == Some(State::Excluded))
+        let state = self.networks.get(network)?;
+        own.find(|(_, address)| state.state_of(*address, &claimant) == Some(State::Excluded)).map(|(_, kept)| *kept)
     }
 
     /// Chooses an address of one family of a pool for a claim. Returns the network, the address and the new lease.

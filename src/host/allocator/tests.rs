@@ -566,6 +566,30 @@ fn a_lease_moves_to_the_claimed_pool_of_its_network_without_a_release() {
 }
 
 #[test]
+fn a_claim_is_refused_while_its_lease_is_on_another_network_although_the_pool_of_the_lease_has_the_claimed_name() {
+    let pool =
+        |network: &str| on(network, "p", "addresses: [10.0.0.10-10.0.0.20], machineNetwork: [{cidr: 10.0.0.0/24}]");
+    let of_claim = || of_kind(HolderKind::IpAddressClaim, claim("z", "1", &["n/p"]));
+    let mut before = allocator([pool("vlan10")], []);
+    assert_eq!(given(&mut before, &claim("x", "1", &["n/p"]), 1), "10.0.0.10/24");
+    assert_eq!(given(&mut before, &of_claim(), 1), "10.0.0.11/24");
+    // A person has removed the pool by force, and created it again on another network. The new leader has the leases.
+    let leases = before.leases().map(|(network, address, lease)| Change::Lease {
+        network: Arc::from(network),
+        address,
+        lease: Some(lease.clone()),
+    });
+    let mut after = allocator([pool("vlan20")], leases);
+    let refused =
+        |held: &str| format!("eth0: has {held} on network n/vlan10 already, expected a release before another network");
+    assert_eq!(given(&mut after, &claim("x", "1", &["n/p"]), 2), refused("10.0.0.10"));
+    assert_eq!(given(&mut after, &of_claim(), 2), refused("10.0.0.11"));
+    assert_eq!(held(&after), ["n/vlan10 10.0.0.10/24 n/p x", "n/vlan10 10.0.0.11/24 n/p z"]);
+    after.release(&machine("x", "1"), at(3), &mut Journal::default());
+    assert_eq!(given(&mut after, &claim("x", "1", &["n/p"]), 4), "10.0.0.10/24");
+}
+
+#[test]
 fn a_lease_moves_to_the_pool_that_serves_its_machine_even_if_the_pool_lacks_the_address() {
     let a = on("vlan10", "a", "addresses: [10.0.0.10-10.0.0.11], machineNetwork: [{cidr: 10.0.0.0/24}]");
     let b = on("vlan10", "b", "addresses: [10.0.0.30-10.0.0.31], machineNetwork: [{cidr: 10.0.0.0/16}]");

@@ -70,6 +70,23 @@ pub enum ClaimError {
         /// Name of the pool of the held address.
         pool: String,
     },
+    /// The interface already holds an address of a pool with the same name on another network.
+    OtherNetwork {
+        /// Name of the interface.
+        interface: InterfaceName,
+        /// The held address.
+        held: IpAddr,
+        /// The network of the held address.
+        network: String,
+    },
+    /// An address is reserved for the claim, and no pool offers the address any more. The claim gets no other address of
+    /// the family, because its machine may use this one.
+    Kept {
+        /// Name of the interface.
+        interface: InterfaceName,
+        /// The reserved address.
+        kept: IpAddr,
+    },
     /// The interface already holds another address than the address that the claim names.
     OtherAddress {
         /// Name of the interface.
@@ -290,6 +307,15 @@ impl fmt::Display for ClaimError {
             }
             Self::OtherPool { interface, held, pool } => {
                 write!(f, "{interface}: has {held} of pool {pool:?} already, expected a release before another pool")
+            }
+            Self::OtherNetwork { interface, held, network } => {
+                write!(
+                    f,
+                    "{interface}: has {held} on network {network} already, expected a release before another network"
+                )
+            }
+            Self::Kept { interface, kept } => {
+                write!(f, "{interface}: keeps {kept}, which no pool offers, expected a release before another address")
             }
             Self::OtherAddress { interface, held, named } => {
                 write!(f, "{interface}: has {held} already, expected a release before it gets {named}")

@@ -482,7 +482,7 @@ impl Recorded {
             Serving::Several(pool, _) => (in_registry(pool), None),
         };
         let is_recorded = |at: IpAddr| addresses.is_none_or(|all| all.iter().any(|address| address.ip() == at));
-        let reserved = allocator.reserved_by_records_of(&holder).filter(|(_, address)| !is_recorded(*address));
+        let reserved = allocator.conflicts_of(&holder).filter(|(_, address)| !is_recorded(*address));
         Self {
             unrecorded: reserved.map(|(network, address)| (network.to_owned(), address)).collect(),
             pool: pool.map(RegisteredPool::of),

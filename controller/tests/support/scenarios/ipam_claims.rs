@@ -217,6 +217,24 @@ pub async fn an_ipam_claim_that_is_restored_with_its_status_gets_its_address_aft
     assert_eq!(tenant.site.held().await, rows([("10.0.0.8", "a.net1")]));
 }
 
+pub async fn an_ipam_claim_gets_an_offered_address_after_its_status_has_lost_an_excluded_one(cluster: &Cluster) {
+    let tenant = Tenant::new(cluster).await;
+    let spec = PoolSpec { excluded_addresses: vec!["10.0.0.9".to_owned()], ..tenant.spec(&["10.0.0.8/31"]) };
+    tenant.site.pools.create(&PostParams::default(), &StaticIPPool::new("p", spec)).await.unwrap();
+    tenant.claim("a", &json!({})).await;
+    merge_status(&tenant.claims, "a.net1", &json!({"status": {"ips": ["10.0.0.9/16"]}})).await;
+    tenant.start("a", "uid-a").await;
+    let _controller = Controller::start(cluster, &tenant.site);
+    tenant.until_failed("a", "IPAddressConflict").await;
+    // The guest may still use the address that the status has lost.
+    merge_status(&tenant.claims, "a.net1", &json!({"status": {"ips": []}})).await;
+    let message = "keeps 10.0.0.9, which no pool offers, expected a release before another address";
+    assert_eq!(tenant.until_failed("a", "AllocationFailed").await, message);
+    tenant.stop("a").await;
+    assert_eq!(tenant.ips_of("a").await, ["10.0.0.8/16"]);
+    assert_eq!(tenant.site.held().await, rows([("10.0.0.8", "a.net1")]));
+}
+
 pub async fn ipam_claims_keep_the_addresses_that_they_have_when_a_leader_starts(cluster: &Cluster) {
     let tenant = Tenant::new(cluster).await;
     tenant.pool(&["10.0.0.8/30"]).await;

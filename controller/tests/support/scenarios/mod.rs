@@ -205,6 +205,7 @@ scenarios! {
     ipam_claims::the_address_of_a_deleted_ipam_claim_is_free_only_after_its_guest_has_ended,
     ipam_claims::a_new_virtual_machine_of_the_same_name_gets_a_new_ipam_claim_and_another_address,
     ipam_claims::an_ipam_claim_that_is_restored_with_its_status_gets_its_address_after_the_guest_has_ended,
+    ipam_claims::an_ipam_claim_gets_an_offered_address_after_its_status_has_lost_an_excluded_one,
     ipam_claims::ipam_claims_keep_the_addresses_that_they_have_when_a_leader_starts,
     ipam_claims::no_address_of_an_ipam_claim_is_allocated_while_its_network_attachment_definition_is_replaced,
     ipam_claims::the_readable_addresses_of_an_ipam_claim_are_its_own_although_another_address_cannot_be_read,

@@ -211,6 +211,29 @@ fn a_machine_that_keeps_an_excluded_address_gets_no_other_address_of_the_same_fa
 }
 
 #[test]
+fn a_claim_that_keeps_an_excluded_address_is_refused_until_its_record_is_removed() {
+    let pool = on(
+        "vlan10",
+        "one",
+        "addresses: [10.0.0.8-10.0.0.15], excludedAddresses: [10.0.0.8], machineNetwork: [{cidr: 10.0.0.0/24}]",
+    );
+    for kind in [HolderKind::IpamClaim, HolderKind::IpAddressClaim] {
+        let mut allocator = allocator([pool.clone()], []);
+        let of_claim = of_kind(kind, claim("a", "1", &["n/one"]));
+        let Record { claimant, .. } = record("a", "10.0.0.8");
+        let claimant = Claimant { machine: of_claim.machine.clone(), ..claimant };
+        let kind = if kind == HolderKind::IpamClaim { Source::IpamClaim } else { Source::IpAddress };
+        let recorded = Record { claimant, node_pool: Some("n/one".to_owned()), kind, ..record("a", "10.0.0.8") };
+        assert_eq!(adopt(&mut allocator, &[recorded]), (0, 1, vec![]));
+        let refused = "eth0: keeps 10.0.0.8, which no pool offers, expected a release before another address";
+        assert_eq!(given(&mut allocator, &of_claim, 2), refused);
+        let kept = [("n/vlan10".to_owned(), "10.0.0.8".parse().unwrap())].into();
+        allocator.release_addresses(&of_claim.machine, &kept, at(3), &mut Journal::default());
+        assert_eq!(given(&mut allocator, &of_claim, 4), "10.0.0.9/24");
+    }
+}
+
+#[test]
 fn a_free_address_in_the_records_of_two_machines_is_leased_to_neither_in_any_order() {
     for order in [["a", "b"], ["b", "a"]] {
         let mut allocator = allocator([on("vlan10", "one", "addresses: [10.0.0.0/29]")], []);

@@ -246,6 +246,14 @@ fn a_claim_that_gets_no_address_has_the_reason_in_its_status() {
     let not_ready = View { pool: Serving::Pool(pool("p"), not_ready), ..view() };
     let message = "StaticIPPool n/p does not serve this claim: The pool has no finalizer yet";
     assert_eq!(status(&not_ready), is(json!([]), "PoolNotReady", message));
+    let address = "10.0.0.8".parse().unwrap();
+    let kept = problem(ClaimError::Kept { interface: eno101(), kept: address });
+    let message = "keeps 10.0.0.8, which no pool offers, expected a release before another address";
+    assert_eq!(status(&kept), is(json!([]), "AllocationFailed", message));
+    let network = "n/vlan20".to_owned();
+    let elsewhere = problem(ClaimError::OtherNetwork { interface: eno101(), held: address, network });
+    let message = "has 10.0.0.8 on network n/vlan20 already, expected a release before another network";
+    assert_eq!(status(&elsewhere), is(json!([]), "AllocationFailed", message));
 }
 
 #[test]
@@ -394,9 +402,11 @@ fn only_reserved_addresses_that_the_status_does_not_have_are_unrecorded() {
     use glowplug::host::ledger::MemoryLedger;
     use glowplug::host::registry::Registry;
 
-    let pool = br#"{"namespace": "n", "name": "p", "network": "n/vlan10", "addresses": ["10.0.0.8/30"]}"#;
+    let now = Timestamp::UNIX_EPOCH;
+    let text = json!({"namespace": "n", "name": "p", "network": "n/vlan10", "addresses": ["10.0.0.8/30"],
+        "excludedAddresses": ["10.0.0.10"]});
     let mut registry = Registry::open(MemoryLedger::default()).unwrap();
-    registry.resize(Pool::parse(pool).unwrap(), &[], Timestamp::UNIX_EPOCH).unwrap();
+    registry.resize(Pool::parse(text.to_string().as_bytes()).unwrap(), &[], now).unwrap();
     let reservation = Reservation {
         address: "10.0.0.9".parse().unwrap(),
         network: None,
@@ -404,19 +414,24 @@ fn only_reserved_addresses_that_the_status_does_not_have_are_unrecorded() {
         source: "IPAMClaim n/a.net1".to_owned(),
         kind: Source::Unreadable,
     };
-    registry.set_aside([reservation], Timestamp::UNIX_EPOCH).unwrap();
+    registry.set_aside([reservation], now).unwrap();
+    // The pool excludes the other address.
+    let excluded = claim(&json!({"status": {"ips": ["10.0.0.10/24"]}}));
+    registry.adopt([record(&excluded, &[], &pool("p"), eno101()).unwrap()], now).unwrap();
     let mut unrecorded = |addresses: Option<&[IpNetwork]>| {
         let allocator = registry.state().unwrap();
         let key = Key { namespace: "n".to_owned(), name: "a.net1".to_owned() };
         let unrecorded = Recorded::read(allocator, &key, ("u1", addresses), &Serving::None).unrecorded;
-        registry.release_addresses(&holder("u1"), &unrecorded, Timestamp::UNIX_EPOCH).unwrap();
+        registry.release_addresses(&holder("u1"), &unrecorded, now).unwrap();
         unrecorded.into_iter().map(|(_, address)| address.to_string()).collect::<Vec<_>>()
     };
     let none: [&str; 0] = [];
     assert_eq!(unrecorded(None), none, "the status cannot be read");
-    assert_eq!(unrecorded(Some(&["10.0.0.9/24".parse().unwrap()])), none);
-    assert_eq!(unrecorded(Some(&[])), ["10.0.0.9"]);
-    assert_eq!(unrecorded(Some(&[])), none, "its record is removed");
+    let [noted, excluded] = ["10.0.0.9/24", "10.0.0.10/24"].map(|address| address.parse().unwrap());
+    assert_eq!(unrecorded(Some(&[noted, excluded])), none);
+    assert_eq!(unrecorded(Some(&[excluded])), ["10.0.0.9"]);
+    assert_eq!(unrecorded(Some(&[])), ["10.0.0.10"]);
+    assert_eq!(unrecorded(Some(&[])), none, "the records are removed");
 }
 
 #[test]
