@@ -234,10 +234,13 @@ impl KnownClaims {
         }
     }
 
-    /// Forgets an earlier claim of a name after all its objects and leases are removed.
+    /// Forgets an earlier claim of a name after all its objects and leases are removed. The owner of a restored IPAddress
+    /// may be a claim that this leader has never seen. Such a claim has not ended: its IPAddress may be restored again.
     pub(crate) fn forget(&mut self, key: &Key, uid: &str) {
         let now = Instant::now();
-        self.ended.insert(uid.to_owned(), now);
+        if self.former.get(key).is_some_and(|former| former.contains(uid)) {
+            self.ended.insert(uid.to_owned(), now);
+        }
         if self.ended.len() >= 2 * self.recent.max(512) {
             self.ended.retain(|_, ended| now.duration_since(*ended) <= LATEST);
             self.recent = self.ended.len();
@@ -553,17 +556,34 @@ mod tests {
         assert_eq!(index.version(ClaimKind::Address, &key("a")), Some(5));
     }
 
+    /// An IPAddress whose owner is the claim of this UID.
+    fn owned(name: &str, uid: &str, version: u64) -> Object {
+        let mut address = address(name, version);
+        let owner = json!([{"apiVersion": "ipam.cluster.x-k8s.io/v1beta2", "kind": "IPAddressClaim", "name": name,
+            "uid": uid, "controller": true}]);
+        address.metadata.owner_references = serde_json::from_value(owner).unwrap();
+        address.metadata.finalizers = Some(vec![ADDRESS_FINALIZER.to_owned()]);
+        address
+    }
+
+    #[test]
+    fn a_restored_ipaddress_is_not_left_over_although_the_leases_of_its_unknown_owner_were_released() {
+        let mut index = index();
+        index.note(ClaimKind::Claim, Change::Apply(claim("a", "u2", 4)));
+        for version in [5, 7] {
+            index.note(ClaimKind::Address, Change::Apply(owned("a", "u1", version)));
+            let view = index.view(&key("a"));
+            assert_eq!((view.former, view.has_seen_owner), (["u1".to_owned()].into(), false), "{version}");
+            index.forget(&key("a"), "u1");
+            index.remove(ClaimKind::Address, &key("a"), Some(version + 1));
+        }
+    }
+
     #[test]
     fn an_ipaddress_that_arrives_after_the_end_of_its_claim_belongs_to_an_earlier_claim() {
-        let owned = |name: &str, uid: &str, version| {
-            let mut address = address(name, version);
-            let owner = json!([{"apiVersion": "ipam.cluster.x-k8s.io/v1beta2", "kind": "IPAddressClaim", "name": name,
-                "uid": uid, "controller": true}]);
-            address.metadata.owner_references = serde_json::from_value(owner).unwrap();
-            address.metadata.finalizers = Some(vec![ADDRESS_FINALIZER.to_owned()]);
-            address
-        };
         let mut index = index();
+        index.apply(ClaimKind::Claim, claim("a", "u1", 3));
+        index.remove(ClaimKind::Claim, &key("a"), Some(4));
         index.forget(&key("a"), "u1");
         index.note(ClaimKind::Address, Change::Apply(owned("a", "u1", 5)));
         assert_eq!(index.view(&key("a")).former, ["u1".to_owned()].into());
