@@ -22,8 +22,7 @@ use kube::runtime::events::EventType;
 use kube::{Api, Client};
 use tokio::sync::{mpsc, watch};
 
-use crate::claims::decision::held_by;
-use crate::claims::ipam::decision::{Guest, Recorded, Serving, Step, View, decide, record, reservations};
+use crate::claims::ipam::decision::{Guest, Recorded, Serving, Step, View, decide, records_of, reservations};
 use crate::claims::ipam::known_ipam_claims::{IpamKind, KnownIpamClaims};
 use crate::claims::requests::{Provider, is_gone, json_patch};
 use crate::cluster::client::{if_served, serves};
@@ -248,11 +247,15 @@ impl Work<'_> {
                 view.left = names.into_iter().filter(has_left).collect();
             }
             Step::Adopt(record, network) => {
-                if matches!(view.pool, Serving::Several(..)) {
+                if matches!(view.pool, Serving::Several(..)) && !view.has_adopted {
+                    // The pools may be of several networks. A network that still lacks an address gets a request of its
+                    // own, which finds the reason.
                     self.adopt_all(None).await?;
+                    view.has_adopted = true;
+                } else {
+                    view.problem = Some(self.provider.adopt(record, &network).await?);
+                    view.claim.iter().for_each(|claim| self.note_recorded(view, claim));
                 }
-                view.problem = Some(self.provider.adopt(record, &network).await?);
-                view.claim.iter().for_each(|claim| self.note_recorded(view, claim));
                 self.read_registry(view).await?;
             }
             Step::Claim(claim) => {
@@ -333,7 +336,7 @@ impl Work<'_> {
     }
 
     /// Makes the registry adopt the addresses in the status of claims, if the registry may lack these addresses. The
-    /// pool of each claim is one of `pools`. If `pools` is `None`, the pools in the index are used.
+    /// pools of each claim are among `pools`. If `pools` is `None`, the pools in the index are used.
     async fn adopt_all(&self, pools: Option<&Facts>) -> Result<(), Error> {
         self.reserve_doubted(pools).await?;
         let unrecorded = self.index().unrecorded(pools);
@@ -341,13 +344,10 @@ impl Work<'_> {
             return Ok(());
         }
         let adoptees = self.provider.registry.read(move |allocator| {
-            let adoptee = |(claim, pool): (IpamClaim, PoolId)| {
-                // The registry cannot attribute addresses to a pool that the registry does not have yet.
-                let registered = allocator.pool(&pool.to_string())?;
-                let held = held_by(allocator, &claim.key().holder(HOLDER, claim.uid()), Some(registered));
-                // If an address cannot be read, the pass of the claim reports the error.
-                let record = record(&claim, &held, &pool, registered.interface());
-                Some((claim, record.map(|record| (record, registered.network().to_owned()))))
+            // If an address cannot be read, the pass of the claim reports the error.
+            let adoptee = |(claim, pools): (IpamClaim, Vec<PoolId>)| {
+                let records = records_of(allocator, &claim, &pools)?;
+                Some((claim, records))
             };
             unrecorded.into_iter().filter_map(adoptee).collect::<Vec<_>>()
         });

@@ -196,10 +196,9 @@ impl Lists {
     /// the claim.
     fn add_ipam_claims(&mut self, allocator: &Allocator, recorded: &mut Recorded) {
         self.ipam.forget_recorded();
-        let mut served: BTreeMap<Key, Vec<PoolId>> = BTreeMap::new();
-        for (claim, pool) in self.ipam.unrecorded(Some(&self.index(&self.pools).facts())) {
-            served.entry(claim.key()).or_default().push(pool);
-        }
+        let served = self.ipam.unrecorded(Some(&self.index(&self.pools).facts()));
+        let served: BTreeMap<Key, Vec<PoolId>> =
+            served.into_iter().map(|(claim, pools)| (claim.key(), pools)).collect();
         for (key, claim) in &self.ipam_claims {
             let holder = key.holder(HolderKind::IpamClaim, claim.uid());
             let held = allocator.leases_of(&holder).next();

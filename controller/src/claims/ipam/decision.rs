@@ -23,6 +23,7 @@
 //!   only the lease would be left, and the lease does not name these virtual machines.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::iter;
 use std::net::IpAddr;
 
 use glowplug::host::address::parse_address;
@@ -64,6 +65,8 @@ pub(crate) struct View {
     pub(crate) left: BTreeSet<String>,
     /// UIDs of the claims in whose leases this pass has recorded the migration of their guest.
     pub(crate) migrated: BTreeSet<String>,
+    /// Whether this pass has recorded the addresses of the status on the networks of all pools that serve the claim.
+    pub(crate) has_adopted: bool,
     /// Whether this pass has released the addresses of the claim.
     pub(crate) is_released: bool,
     /// Whether this pass has tried to release the leases of the claim whose addresses are not in its status. A claim has
@@ -81,8 +84,8 @@ pub(crate) enum Serving {
     /// No pool serves the claim. Another program may serve the claim.
     None,
     Pool(PoolId, PoolFacts),
-    /// These two pools, and perhaps further pools, serve the network of the claim.
-    Several(PoolId, PoolId),
+    /// This pool and at least one other pool serve the network of the claim.
+    Several(PoolId, Vec<PoolId>),
 }
 
 /// An instance of KubeVirt: a guest that may use the addresses.
@@ -98,11 +101,12 @@ pub(crate) struct Guest {
 /// State of a claim and of its pool in the registry.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Recorded {
-    /// The pool of the claim in the registry. `None`: the registry does not have the pool.
+    /// The pool of the claim in the registry. If several pools serve the claim, the first pool whose network lacks an
+    /// address of the status, see [`lacks`]. `None`: the registry does not have the pool.
     pub(crate) pool: Option<RegisteredPool>,
-    /// Addresses that the claim holds on the network of its pool: see [`held_by`]. If several pools serve the claim,
-    /// all addresses that the claim holds. The address with the earliest lease comes first. The claim holds several
-    /// addresses of a family if two leaders allocated addresses.
+    /// Addresses that the claim holds on the network of its pool: see [`held_by`]. If several pools serve the claim, and
+    /// no network lacks an address of the status, all addresses that the claim holds. The address with the earliest lease
+    /// comes first. The claim holds several addresses of a family if two leaders allocated addresses.
     pub(crate) held: Vec<Held>,
     /// Whether the claim waits for addresses.
     pub(crate) waits: bool,
@@ -113,6 +117,7 @@ pub(crate) struct Recorded {
 /// A pool of the registry.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct RegisteredPool {
+    pub(crate) id: PoolId,
     pub(crate) network: String,
     pub(crate) interface: InterfaceName,
     pub(crate) families: BTreeSet<Family>,
@@ -281,9 +286,10 @@ impl View {
         let (pool, facts) = match &self.pool {
             Serving::None => return self.release_former().unwrap_or_else(|| self.hold_back(Step::Wait)),
             // A guest may use the addresses in the status, so the registry must record them first.
-            Serving::Several(pool, other) if self.ledger.held.is_empty() && claim.readable_addresses().is_empty() => {
-                let (pool, other) = (title(pool), title(other));
-                let message = format!("{pool} and {other} serve network {:?}, expected one pool", claim.network);
+            Serving::Several(pool, others) if self.ledger.held.is_empty() && claim.readable_addresses().is_empty() => {
+                let pools: Vec<String> = iter::once(pool).chain(others).map(title).collect();
+                let pools = pools.join(" and ");
+                let message = format!("{pools} serve network {:?}, expected one pool", claim.network);
                 return self.refuse(claim, Failure::PoolNotReady, message, now);
             }
             Serving::Several(pool, _) => (pool, None),
@@ -297,7 +303,7 @@ impl View {
         let addresses = match claim.addresses() {
             Ok(addresses) => addresses,
             Err(message) => {
-                let adoption = self.adopt(claim, pool).filter(|_| self.problem.is_none());
+                let adoption = self.adopt(claim).filter(|_| self.problem.is_none());
                 return adoption.unwrap_or_else(|| self.refuse(claim, Failure::AddressConflict, message, now));
             }
         };
@@ -330,9 +336,9 @@ impl View {
 
     /// Returns the step that records the readable addresses of the status that the claim does not hold. `None`: the claim
     /// holds all these addresses, or the registry does not have the pool.
-    fn adopt(&self, claim: &IpamClaim, pool: &PoolId) -> Option<Step> {
+    fn adopt(&self, claim: &IpamClaim) -> Option<Step> {
         let registered = self.ledger.pool.as_ref()?;
-        let record = record(claim, &self.ledger.held, pool, registered.interface)?;
+        let record = record(claim, &self.ledger.held, &registered.id, registered.interface)?;
         Some(Step::Adopt(record, registered.network.clone()))
     }
 
@@ -362,7 +368,7 @@ impl View {
             return self.release_former().unwrap_or_else(refuse);
         }
         let not_ready = || self.refuse(claim, Failure::PoolNotReady, why_not_ready(pool, facts), now);
-        self.adopt(claim, pool).unwrap_or_else(not_ready)
+        self.adopt(claim).unwrap_or_else(not_ready)
     }
 
     fn allocate(&self, claim: &IpamClaim, pool: &PoolId, facts: &PoolFacts, now: Timestamp) -> Step {
@@ -440,6 +446,34 @@ pub(crate) fn record(claim: &IpamClaim, held: &[Held], pool: &PoolId, interface:
     })
 }
 
+/// Returns the records of a claim on the networks of the pools to which the claim may belong, each with its network.
+/// `None`: the registry has none of the pools yet, so it cannot attribute the addresses. The guest of the claim may be on
+/// each of these networks. The registry may have a pool on another network than the object of the pool.
+pub(crate) fn records_of(allocator: &Allocator, claim: &IpamClaim, pools: &[PoolId]) -> Option<Vec<(Record, String)>> {
+    let holder = claim.key().holder(HolderKind::IpamClaim, claim.uid());
+    let mut registered = pools.iter().filter_map(|id| Some((id, allocator.pool(&id.to_string())?))).peekable();
+    registered.peek()?;
+    // The leases of all pools of a network name this network, so any of the pools can be used.
+    let mut networks = BTreeSet::new();
+    let of_each_network = registered.filter(|(_, pool)| networks.insert(pool.network()));
+    let records = of_each_network.filter_map(|(id, pool)| {
+        let record = record(claim, &held_by(allocator, &holder, Some(pool)), id, pool.interface())?;
+        Some((record, pool.network().to_owned()))
+    });
+    Some(records.collect())
+}
+
+/// Whether the network of a pool lacks an address of the status of a claim: the claim neither holds nor reserves the
+/// address there, or the address has another user, too.
+fn lacks(allocator: &Allocator, holder: &Machine, pool: &Pool, addresses: &[IpNetwork]) -> bool {
+    let (network, held) = (pool.network(), held_by(allocator, holder, Some(pool)));
+    let reserved: BTreeSet<(&str, IpAddr)> = allocator.conflicts_of(holder).collect();
+    addresses.iter().map(IpNetwork::ip).any(|address| {
+        let is_reserved = || reserved.contains(&(network, address)) && !allocator.is_conflict(network, address);
+        held.iter().all(|held| held.address.ip() != address) && !is_reserved()
+    })
+}
+
 /// Returns reservations on the network of a pool: for the addresses in a claim's status that the pool has, and that the
 /// registry does not have for the claim. The claim may have the addresses of this network or of another one.
 pub(crate) fn reservations(allocator: &Allocator, claim: &IpamClaim, pool: &Pool) -> Vec<Reservation> {
@@ -479,7 +513,12 @@ impl Recorded {
         let (pool, only) = match serving {
             Serving::None => (None, None),
             Serving::Pool(pool, _) => (in_registry(pool), in_registry(pool)),
-            Serving::Several(pool, _) => (in_registry(pool), None),
+            Serving::Several(pool, others) => {
+                let pools: Vec<&Pool> = iter::once(pool).chain(others).filter_map(in_registry).collect();
+                let lacks = |pool: &&Pool| lacks(allocator, &holder, pool, addresses.unwrap_or_default());
+                let lacking = pools.iter().copied().find(lacks);
+                (lacking.or(pools.first().copied()), lacking)
+            }
         };
         let is_recorded = |at: IpAddr| addresses.is_none_or(|all| all.iter().any(|address| address.ip() == at));
         let reserved = allocator.conflicts_of(&holder).filter(|(_, address)| !is_recorded(*address));
@@ -497,6 +536,7 @@ impl Recorded {
 impl RegisteredPool {
     fn of(pool: &Pool) -> Self {
         Self {
+            id: PoolId::parse(pool.name()),
             network: pool.network().to_owned(),
             interface: pool.interface(),
             families: pool.spaces().map(|space| space.family()).collect(),

@@ -190,27 +190,20 @@ impl KnownIpamClaims {
             guests: None,
             left: BTreeSet::new(),
             migrated: BTreeSet::new(),
+            has_adopted: false,
             is_released: false,
             has_kept: false,
             is_status_written: false,
         }
     }
 
-    /// The claims whose addresses may be missing from the registry, each with its pool among `pools`. If `pools` is
-    /// `None`, the pools in the index are used. If several networks have the name in a claim, the result has the claim
-    /// several times: its guest may be on each of these networks.
-    pub(crate) fn unrecorded(&self, pools: Option<&Facts>) -> Vec<(IpamClaim, PoolId)> {
+    /// The claims whose addresses may be missing from the registry, each with its pools among `pools`. If `pools` is
+    /// `None`, the pools in the index are used.
+    pub(crate) fn unrecorded(&self, pools: Option<&Facts>) -> Vec<(IpamClaim, Vec<PoolId>)> {
         let pools = pools.unwrap_or(&self.pools);
         let unrecorded = self.unrecorded.iter().filter_map(|key| self.claims.get(key));
-        let of_each_network = |claim: &IpamClaim| {
-            let attachment = |pool: &PoolId| pools.get(&pool.to_string()).and_then(|facts| facts.attachment.as_ref());
-            // The leases of all pools of a network name this network, so any of the pools can be used.
-            let mut networks = BTreeSet::new();
-            let mut of_claim = self.pools_among(pools, claim);
-            of_claim.retain(|pool| networks.insert(attachment(pool)));
-            of_claim.into_iter().map(|pool| (claim.clone(), pool)).collect::<Vec<_>>()
-        };
-        unrecorded.flat_map(of_each_network).collect()
+        let with_pools = unrecorded.map(|claim| (claim.clone(), self.pools_among(pools, claim)));
+        with_pools.filter(|(_, pools)| !pools.is_empty()).collect()
     }
 
     /// The claims whose addresses may be missing from the registry and whose network is unknown. With each claim come
@@ -332,7 +325,7 @@ impl KnownIpamClaims {
                 Some(facts) => Serving::Pool(pool.clone(), facts.clone()),
                 None => Serving::None,
             },
-            [pool, other, ..] => Serving::Several(pool.clone(), other.clone()),
+            [pool, others @ ..] => Serving::Several(pool.clone(), others.to_vec()),
         }
     }
 
@@ -427,7 +420,7 @@ mod tests {
     /// Returns what the index knows about the claim `n/honest.net1`, and the next request for the claim.
     fn state(index: &KnownIpamClaims) -> impl PartialEq + use<> {
         let honest = key("n", "honest.net1");
-        let unrecorded: Vec<(IpamClaim, PoolId)> =
+        let unrecorded: Vec<(IpamClaim, Vec<PoolId>)> =
             index.unrecorded(None).into_iter().filter(|(claim, _)| claim.key() == honest).collect();
         let view = index.view(&honest);
         let step = decide(&view, Timestamp::UNIX_EPOCH);
@@ -478,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_may_miss_its_addresses_on_each_network_with_the_name_in_the_claim() {
+    fn a_claim_may_miss_its_addresses_in_each_pool_of_a_network_with_the_name_in_the_claim() {
         let mut index = index();
         let mut other = attachment("n");
         other["metadata"]["name"] = "other".into();
@@ -489,10 +482,11 @@ mod tests {
         };
         let pools = [("n/p", "net"), ("n/q", "other"), ("n/r", "net")];
         index.set_pools(pools.map(|(name, attachment)| (name.to_owned(), facts(attachment))).into());
-        let of = |(claim, pool): (IpamClaim, PoolId)| (claim.key().to_string(), pool.to_string());
-        let unrecorded: Vec<(String, String)> = index.unrecorded(None).into_iter().map(of).collect();
-        let rows = ["n/p", "n/q"].map(|pool| ("n/honest.net1".to_owned(), pool.to_owned()));
-        assert_eq!(unrecorded, rows);
+        let of = |(claim, pools): (IpamClaim, Vec<PoolId>)| {
+            (claim.key().to_string(), pools.iter().map(ToString::to_string).collect::<Vec<_>>())
+        };
+        let unrecorded: Vec<(String, Vec<String>)> = index.unrecorded(None).into_iter().map(of).collect();
+        assert_eq!(unrecorded, [("n/honest.net1".to_owned(), ["n/p", "n/q", "n/r"].map(str::to_owned).into())]);
     }
 
     #[test]
@@ -550,6 +544,7 @@ mod tests {
                 each_object(&valid, |object| {
                     index.apply(IpamKind::Claim, object);
                     let registered = RegisteredPool {
+                        id: PoolId::parse("n/p"),
                         network: "n/blue".to_owned(),
                         interface: "eno101".parse().unwrap(),
                         families: [Family::Ipv4].into(),

@@ -4,7 +4,9 @@ use serde_json::json;
 
 use super::*;
 use crate::cluster::conditions::patched;
+use glowplug::host::ledger::MemoryLedger;
 use glowplug::host::pool::Namespaces;
+use glowplug::host::registry::Registry;
 
 const FREE: &str = "pool n/p has no free IPv4 address";
 const THEIRS: &str = "kubevirt.io/persistent-ipam";
@@ -45,6 +47,7 @@ fn view() -> View {
         attachment: None,
     };
     let registered = RegisteredPool {
+        id: pool("p"),
         network: "n/vlan10".to_owned(),
         interface: eno101(),
         families: [Family::Ipv4, Family::Ipv6].into(),
@@ -59,6 +62,7 @@ fn view() -> View {
         guests: None,
         left: BTreeSet::new(),
         migrated: BTreeSet::new(),
+        has_adopted: false,
         is_released: false,
         has_kept: false,
         is_status_written: false,
@@ -157,13 +161,13 @@ fn the_claim_of_another_program_is_not_changed() {
 
 #[test]
 fn two_pools_of_a_network_serve_no_new_claim() {
-    let several = View { pool: Serving::Several(pool("p"), pool("q")), ..view() };
+    let several = View { pool: Serving::Several(pool("p"), vec![pool("q")]), ..view() };
     let message = "StaticIPPool n/p and StaticIPPool n/q serve network \"tenant-blue\", expected one pool";
     assert_eq!(status(&several), is(json!([]), "PoolNotReady", message));
-    let served = View { pool: Serving::Several(pool("p"), pool("q")), ..with(&["10.0.0.8/24"], &[]) };
+    let served = View { pool: Serving::Several(pool("p"), vec![pool("q")]), ..with(&["10.0.0.8/24"], &[]) };
     assert_eq!(status(&served).0, json!(["10.0.0.8/24"]));
     // After a restore, the claim has its address and no lease. A guest may use the address.
-    let restored = View { pool: Serving::Several(pool("p"), pool("q")), ..with(&[], &["10.0.0.8/24"]) };
+    let restored = View { pool: Serving::Several(pool("p"), vec![pool("q")]), ..with(&[], &["10.0.0.8/24"]) };
     let Step::Adopt(record, network) = next(&restored) else { panic!() };
     assert_eq!((record.addresses, network.as_str()), (vec!["10.0.0.8/24".parse().unwrap()], "n/vlan10"));
 }
@@ -399,9 +403,6 @@ fn the_record_of_an_address_ends_if_the_status_no_longer_has_the_address() {
 
 #[test]
 fn only_reserved_addresses_that_the_status_does_not_have_are_unrecorded() {
-    use glowplug::host::ledger::MemoryLedger;
-    use glowplug::host::registry::Registry;
-
     let now = Timestamp::UNIX_EPOCH;
     let text = json!({"namespace": "n", "name": "p", "network": "n/vlan10", "addresses": ["10.0.0.8/30"],
         "excludedAddresses": ["10.0.0.10"]});
@@ -436,19 +437,8 @@ fn only_reserved_addresses_that_the_status_does_not_have_are_unrecorded() {
 
 #[test]
 fn a_pool_that_takes_over_a_claim_of_another_network_does_not_allocate_the_address_of_the_claim() {
-    use glowplug::host::ledger::MemoryLedger;
-    use glowplug::host::registry::Registry;
-
     let now = Timestamp::UNIX_EPOCH;
-    let parse = |(name, network): (&str, &str)| {
-        let machine_network = json!([{"cidr": "10.0.0.0/24"}]);
-        let pool = json!({"namespace": "n", "name": name, "network": network, "addresses": ["10.0.0.8-10.0.0.9"],
-            "machineNetwork": machine_network});
-        Pool::parse(pool.to_string().as_bytes()).unwrap().remove(0)
-    };
-    let mut registry = Registry::open(MemoryLedger::default()).unwrap();
-    registry.resize([("p", "n/vlan10"), ("q", "n/vlan20")].map(parse), &[], now).unwrap();
-    registry.open_addresses(now).unwrap();
+    let mut registry = registry([("p", "n/vlan10"), ("q", "n/vlan20")]);
     let Step::Claim(of_p) = request(&[]) else { panic!() };
     assert_eq!(registry.claim(&of_p, now).unwrap()[0].addresses, ["10.0.0.8/24".parse().unwrap()]);
     let view = with(&[], &["10.0.0.8/24"]);
@@ -458,8 +448,10 @@ fn a_pool_that_takes_over_a_claim_of_another_network_does_not_allocate_the_addre
     let read = |serving: &Serving| Recorded::read(allocator, &view.key, ("u1", Some(&ips)), serving);
     let by_q = Serving::Pool(pool("q"), facts.clone());
     assert_eq!(read(&Serving::Pool(pool("p"), facts)).held, [held("10.0.0.8/24")]);
-    assert_eq!(read(&Serving::Several(pool("q"), pool("p"))).held, [held("10.0.0.8/24")]);
     assert_eq!(read(&by_q).held, []);
+    // The network of `q` lacks the address until it is reserved there.
+    let by_both = Serving::Several(pool("q"), vec![pool("p")]);
+    assert_eq!(read(&by_both).held, []);
     let taken_over = View { ledger: read(&by_q), pool: by_q, ..view };
     let Step::Adopt(record, network) = next(&taken_over) else { panic!() };
     assert_eq!((&record.addresses, network.as_str()), (&ips, "n/vlan20"));
@@ -467,6 +459,66 @@ fn a_pool_that_takes_over_a_claim_of_another_network_does_not_allocate_the_addre
     let mismatches: Vec<String> = adoption.mismatches.iter().map(ToString::to_string).collect();
     let message = "IPAMClaim n/a.net1: 10.0.0.8 of IPAMClaim n/a.net1 (u1) is held on another network, n/vlan10";
     assert_eq!(mismatches, [message]);
+    let read = Recorded::read(registry.state().unwrap(), &taken_over.key, ("u1", Some(&ips)), &by_both);
+    assert_eq!(read.held, [held("10.0.0.8/24")]);
     let other = Claim { machine: holder("u2"), requests: vec![Request::of("n/q")], ..of_p };
     assert_eq!(registry.claim(&other, now).unwrap()[0].addresses, ["10.0.0.9/24".parse().unwrap()]);
+}
+
+#[test]
+fn the_addresses_of_a_claim_are_recorded_on_the_networks_that_the_registry_has_for_its_pools() {
+    let mut registry = registry([("p", "n/vlan10"), ("q", "n/vlan20"), ("r", "n/vlan20")]);
+    let claim = claim(&json!({"status": {"ips": ["10.0.0.8/24"]}}));
+    let mut rows = |pools: &[&str]| {
+        let pools: Vec<PoolId> = pools.iter().map(|name| pool(name)).collect();
+        let records = records_of(registry.state().unwrap(), &claim, &pools)?;
+        let row = |(record, network): (Record, String)| (record.node_pool.unwrap_or_default(), network);
+        Some(records.into_iter().map(row).collect::<Vec<_>>())
+    };
+    let expected = [("n/p", "n/vlan10"), ("n/q", "n/vlan20")].map(|(pool, of)| (pool.to_owned(), of.to_owned()));
+    assert_eq!(rows(&["p", "q", "r", "unknown"]), Some(expected.to_vec()));
+    assert_eq!(rows(&["unknown"]), None);
+}
+
+#[test]
+fn a_claim_on_two_networks_has_a_conflict_if_its_address_has_another_user_on_one_of_them() {
+    let now = Timestamp::UNIX_EPOCH;
+    let by_both = || Serving::Several(pool("p"), vec![pool("q")]);
+    let view = View { pool: by_both(), ..with(&[], &["10.0.0.8/24"]) };
+    let claim = view.claim.clone().unwrap();
+    let ips = claim.addresses().unwrap();
+    for (taken, network) in [(None, None), (Some("n/p"), Some("n/vlan10")), (Some("n/q"), Some("n/vlan20"))] {
+        let mut registry = registry([("p", "n/vlan10"), ("q", "n/vlan20")]);
+        if let (Some(taken), Step::Claim(other)) = (taken, request(&[])) {
+            let machine = Machine { name: "b.net1".to_owned(), ..holder("u2") };
+            let other = Claim { machine, requests: vec![Request::of(taken)], ..other };
+            assert_eq!(registry.claim(&other, now).unwrap()[0].addresses, ["10.0.0.8/24".parse().unwrap()]);
+        }
+        let records = records_of(registry.state().unwrap(), &claim, &[pool("p"), pool("q")]).unwrap();
+        registry.adopt(records.into_iter().map(|(record, _)| record), now).unwrap();
+        let ledger = Recorded::read(registry.state().unwrap(), &view.key, ("u1", Some(&ips)), &by_both());
+        let view = View { ledger, has_adopted: true, ..view.clone() };
+        let Some(network) = network else {
+            assert_eq!(status(&view).1, "SuccessfulAllocation");
+            continue;
+        };
+        let Step::Adopt(record, of) = next(&view) else { panic!("{network}") };
+        assert_eq!((record.node_pool.as_deref(), of.as_str()), (taken, network));
+        let problem = Some(Problem::Mismatch("taken".to_owned(), Vec::new()));
+        assert_eq!(status(&View { problem, ..view }), is(json!(["10.0.0.8/24"]), "IPAddressConflict", "taken"));
+    }
+}
+
+/// A registry with open pools of namespace `n`, each given with its network.
+fn registry<const N: usize>(pools: [(&str, &str); N]) -> Registry<MemoryLedger> {
+    let parse = |(name, network): (&str, &str)| {
+        let machine_network = json!([{"cidr": "10.0.0.0/24"}]);
+        let pool = json!({"namespace": "n", "name": name, "network": network, "addresses": ["10.0.0.8-10.0.0.9"],
+            "machineNetwork": machine_network});
+        Pool::parse(pool.to_string().as_bytes()).unwrap().remove(0)
+    };
+    let mut registry = Registry::open(MemoryLedger::default()).unwrap();
+    registry.resize(pools.map(parse), &[], Timestamp::UNIX_EPOCH).unwrap();
+    registry.open_addresses(Timestamp::UNIX_EPOCH).unwrap();
+    registry
 }
