@@ -544,7 +544,7 @@ impl Model {
         for check in [true, false] {
             for request in &claim.requests {
                 if !check {
-                    next.give(request, claim)?;
+                    next.give(request, claim, self)?;
                     continue;
                 }
                 let at = POOLS.iter().position(|pool| *pool == request.pool).unwrap();
@@ -587,8 +587,9 @@ impl Model {
     }
 
     /// Allocates to an interface the addresses of a request, all of them from one pool. Moves leases of other pools to
-    /// the pools of the request.
-    fn give(&mut self, request: &Request, claim: &Claim) -> Result<(), ClaimError> {
+    /// the pools of the request. `before` is the state before the claim: another request of the claim may allocate the
+    /// address that the interface keeps.
+    fn give(&mut self, request: &Request, claim: &Claim, before: &Self) -> Result<(), ClaimError> {
         let index = |pool: &str| POOLS.iter().position(|known| *known == pool).unwrap();
         let group: Vec<usize> = request.pools().map(index).collect();
         let claimant = Claimant { machine: claim.machine.clone(), interface: self.pools[group[0]].interface() };
@@ -597,7 +598,7 @@ impl Model {
         let (mut own, mut lacks) = (Vec::new(), Vec::new());
         for family in families {
             let Some((held, pool)) = self.holds(&claimant, family) else {
-                if !self.keeps(&claimant, family) {
+                if !before.keeps(&claimant, family) {
                     lacks.push(family);
                 }
                 continue;
