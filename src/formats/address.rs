@@ -8,7 +8,7 @@ use ipnetwork::IpNetwork;
 use crate::network::Family;
 
 /// Description of a valid netmask, for messages.
-pub(crate) const MASK_EXPECTED: &str = "a netmask without holes, or a prefix length";
+pub(crate) const MASK_EXPECTED: &str = "a netmask without holes, or a prefix length above 0";
 
 /// The invalid part of an address with a netmask.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

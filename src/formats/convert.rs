@@ -43,7 +43,7 @@ pub(super) struct WrittenOption<'a> {
 }
 
 const NAMESERVER_EXPECTED: &str = "an IP address";
-const DESTINATION_EXPECTED: &str = "an address, a CIDR or default";
+const DESTINATION_EXPECTED: &str = "an address, a CIDR with a length above 0, or default";
 
 /// Reports a value that is unknown or invalid. A missing value has the problem `missing`.
 pub(super) fn unknown(

@@ -114,9 +114,10 @@ pub enum Brake {
     },
     /// The lists have no object of this kind.
     NoKind(&'static str),
-    /// The lists have no object of this namespace, but machines of this namespace have leases, or KubevirtMachines of the
-    /// lists have their VirtualMachines there.
+    /// The lists have no object of this namespace, but machines of this namespace have leases.
     NoNamespace(String),
+    /// The lists have no object of this namespace, in which KubevirtMachines of the lists have their VirtualMachines.
+    NoVmNamespace(String),
     /// The lists have this number of objects whose machine cannot be identified. Each of these objects may belong to a
     /// machine that seems to be missing.
     Unidentified(usize),
@@ -334,9 +335,13 @@ fn brakes(
     }
     brakes.extend(inventory.absent_kinds().into_iter().map(Brake::NoKind));
     let of_leases = allocator.leases().map(|(_, _, lease)| lease.claimant.machine.namespace.as_str());
-    let namespaces: BTreeSet<&str> = of_leases.chain(inventory.vm_namespaces()).collect();
-    let absent = namespaces.into_iter().filter(|namespace| !inventory.has_namespace(namespace));
-    brakes.extend(absent.map(|namespace| Brake::NoNamespace(namespace.to_owned())));
+    let (of_leases, of_vms): (BTreeSet<&str>, BTreeSet<&str>) =
+        (of_leases.collect(), inventory.vm_namespaces().collect());
+    let is_absent = |namespace: &&&str| !inventory.has_namespace(namespace);
+    let absent = of_leases.iter().filter(is_absent);
+    brakes.extend(absent.map(|namespace| Brake::NoNamespace((*namespace).to_owned())));
+    let absent = of_vms.difference(&of_leases).filter(is_absent);
+    brakes.extend(absent.map(|namespace| Brake::NoVmNamespace((*namespace).to_owned())));
     if inventory.unidentified > 0 {
         brakes.push(Brake::Unidentified(inventory.unidentified));
     }
@@ -405,6 +410,11 @@ impl fmt::Display for Brake {
                 f,
                 "no machine of namespace {namespace} in the lists, expected the lists of all namespaces; release its \
                  machines by name and UID if the namespace is gone"
+            ),
+            Self::NoVmNamespace(namespace) => write!(
+                f,
+                "no object of namespace {namespace} in the lists, where a KubevirtMachine has its VirtualMachine, expected \
+                 the lists of all namespaces; release the missing machines by name and UID if the namespace has none"
             ),
             Self::Unidentified(count) => {
                 write!(f, "{count} objects of unknown machines in the lists, expected namespace, name and UID of each")
@@ -615,7 +625,7 @@ mod tests {
             let audit = audit(&mut registry, &cluster(items), &release(300_000), at(300_000)).unwrap();
             (audit.missing[0].released.is_some(), audit.brakes)
         };
-        assert_eq!(audited(&machine("b")), (false, vec![Brake::NoNamespace("m".to_owned())]));
+        assert_eq!(audited(&machine("b")), (false, vec![Brake::NoVmNamespace("m".to_owned())]));
         assert_eq!(audited(&[machine("b"), MOVED.to_owned()].join(", ")), (true, vec![]));
     }
 

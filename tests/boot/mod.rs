@@ -296,7 +296,7 @@ fn a_broken_document_stops_the_boot_and_the_console_shows_the_error() {
     assert_eq!(
         report.messages()[1..],
         [
-            r#"error in the network document diagnostic="networks[0].netmask: invalid netmask \"255.0.255.0\", expected a netmask without holes, or a prefix length""#,
+            r#"error in the network document diagnostic="networks[0].netmask: invalid netmask \"255.0.255.0\", expected a netmask without holes, or a prefix length above 0""#,
             r#"refused to configure the network reason="openstack/latest/network_data.json: 1 error""#,
         ]
     );

@@ -19,8 +19,8 @@ const NAME: &str = "1 to 15 letters, digits, '.', '_' or '-', not only digits, a
 const MAC: &str = "six pairs of hex digits, unicast and not zero";
 const MODE: &str =
     "balance-rr, active-backup, balance-xor, broadcast, 802.3ad, balance-tlb, balance-alb or their number, 0 to 6";
-const MASK: &str = "a netmask without holes, or a prefix length";
-const DESTINATION: &str = "an address, a CIDR or default";
+const MASK: &str = "a netmask without holes, or a prefix length above 0";
+const DESTINATION: &str = "an address, a CIDR with a length above 0, or default";
 const KNOWN_BY: &str = "also an ethernet_mac_address or a name, or an id that is an interface name";
 const READABLE: &str = "a JSON or YAML document";
 /// The expectation in a diagnostic of a document that begins with a brace or a bracket.

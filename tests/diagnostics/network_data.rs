@@ -571,7 +571,7 @@ diagnoses! {
             )
         ]
         => refused [
-            r#"error networks[0].routes[0].netmask: invalid netmask "255.0.255.0", expected a netmask without holes, or a prefix length"#,
+            r#"error networks[0].routes[0].netmask: invalid netmask "255.0.255.0", expected a netmask without holes, or a prefix length above 0"#,
             r#"error networks[0].routes[1].gateway: invalid gateway "x", expected the IPv4 address of a router"#,
             r#"warning networks[0].routes[1].metric: invalid metric "-1", expected a number from 0 to 4294967295"#
         ];
@@ -591,7 +591,7 @@ diagnoses! {
             )
         ]
         => refused [
-            r#"error networks[0].routes[0].netmask: invalid netmask "0.0.0.0", expected a netmask without holes, or a prefix length"#,
+            r#"error networks[0].routes[0].netmask: invalid netmask "0.0.0.0", expected a netmask without holes, or a prefix length above 0"#,
             r#"error networks[0].routes[1].network: invalid network "10.2.0.0/0", expected {DESTINATION}"#,
             r#"error networks[0].routes[2].gateway: invalid gateway "", expected the IPv4 address of a router"#,
             r#"error networks[0].routes[3].gateway: invalid gateway "", expected the IPv6 address of a router"#

@@ -416,7 +416,7 @@ fn a_broken_document_is_refused_and_the_fragment_of_an_earlier_run_is_removed() 
     assert_eq!(
         stderr,
         "<3>error in the network document diagnostic=\"networks[0].netmask: invalid netmask \\\"255.0.255.0\\\", \
-         expected a netmask without holes, or a prefix length\"\n\
+         expected a netmask without holes, or a prefix length above 0\"\n\
          <3>refused to configure the network reason=\"openstack/latest/network_data.json: 1 error\"\n"
     );
     assert_eq!(machine.fragment(), None);

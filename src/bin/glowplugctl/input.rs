@@ -513,9 +513,11 @@ impl LedgerFile {
     }
 
     fn damaged(&self, what: &str) -> Error {
-        let path = self.ledger.display();
+        // SQLite's other files are beside the file to which a link leads.
+        let file = self.ledger.canonicalize().ok().filter(|_| self.ledger.is_symlink());
+        let (path, file) = (self.ledger.display(), file.as_ref().unwrap_or(&self.ledger).display());
         anyhow!(
-            "{path}: damaged ({what}), expected a backup in its place, without {path}-wal and {path}-shm, and then \
+            "{path}: damaged ({what}), expected a backup in its place, without {file}-wal and {file}-shm, and then \
              `glowplugctl rebuild`"
         )
     }

@@ -92,7 +92,8 @@ fn releasable(
         } else if in_use.contains(&machine) {
             "a guest or an unknown object of the lists has its address, expected no user of it, or --force".to_owned()
         } else if let Some(problem) = inventory.why_guest_is_unknown(&machine) {
-            format!("{problem}, or --force")
+            // With --force, every machine of the lists would be released.
+            format!("{problem}, or the machine by name and --uid")
         } else {
             return Some(machine);
         };

@@ -361,8 +361,7 @@ fn the_prefix_length_of_a_template_comes_from_its_netmask() {
     assert_eq!(prefixes(json!([])), Ok([None, None]));
     let both = json!([entry("ipv6", "ffff:ffff::"), entry("ipv4", "255.255.254.0"), entry("ipv4_dhcp", "255.0.0.0")]);
     assert_eq!(prefixes(both), Ok([Some(23), Some(32)]));
-    let broken =
-        r#"networks[0].netmask: invalid netmask "255.0.255.0", expected a netmask without holes, or a prefix length"#;
+    let broken = r#"networks[0].netmask: invalid netmask "255.0.255.0", expected a netmask without holes, or a prefix length above 0"#;
     assert_eq!(prefixes(json!([entry("ipv4", "255.0.255.0")])), Err(broken.to_owned()));
     let none = r#"links: no link for the interface "eno101", expected one link with this id or name"#;
     assert_eq!(facts(&json!({})), Err(none.to_owned()));

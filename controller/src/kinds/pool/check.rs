@@ -367,7 +367,7 @@ mod tests {
             "links": [{"id": "eno101", "type": "phy"}],
             "networks": [{"link": "eno101", "type": "ipv4", "netmask": "255.0.255.0"}],
         });
-        let invalid = r#"template.networks[0].netmask: invalid netmask "255.0.255.0", expected a netmask without holes, or a prefix length"#;
+        let invalid = r#"template.networks[0].netmask: invalid netmask "255.0.255.0", expected a netmask without holes, or a prefix length above 0"#;
         assert_eq!(verdict_on(&netmask.to_string()), refused(invalid));
     }
 

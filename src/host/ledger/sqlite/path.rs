@@ -79,7 +79,7 @@ const SMALLEST_DATABASE: u64 = 512;
 /// File systems whose locks or shared memory do not work between the hosts that mount them, by the magic number of
 /// `statfs` (linux/magic.h, coreutils' stat.c and the headers of the file systems). FUSE is in the list because it hides
 /// the file system behind it, which may be a network file system: sshfs, GlusterFS and virtiofs use FUSE.
-const NETWORK_FILE_SYSTEMS: [(u32, &str); 26] = [
+const NETWORK_FILE_SYSTEMS: [(u32, &str); 25] = [
     (0x0000_517b, "SMB"),
     (0x0000_564c, "NCP"),
     (0x0000_6969, "NFS"),
@@ -100,7 +100,6 @@ const NETWORK_FILE_SYSTEMS: [(u32, &str); 26] = [
     (0x7461_636f, "OCFS2"),
     (0x786f_4256, "VirtualBox's shared folders"),
     (0x7c7c_6673, "Parallels' shared folders"),
-    (0xa501_fcf5, "VxFS"),
     (0xaad7_aaea, "PanFS"),
     (0xbacb_acbc, "VMware's shared folders"),
     (0xbeef_dead, "StorNext"),
