@@ -503,21 +503,19 @@ impl<L: Ledger> Registry<L> {
     }
 
     /// Notes that no object of a machine records these addresses any more. Each address is given with its network. The
-    /// addresses stay reserved until the machine is released, but the machine no longer counts as their user. No ledger
-    /// stores this note.
+    /// addresses stay reserved until the machine is released or gives up further addresses, but the machine no longer counts
+    /// as their user. No ledger stores this note.
     ///
     /// # Errors
     ///
-    /// The ledger cannot be read.
+    /// The ledger cannot be read or written.
     #[doc(hidden)]
     pub fn end_records(
         &mut self,
         machine: &Machine,
         addresses: &BTreeSet<(String, IpAddr)>,
     ) -> Result<(), LedgerError> {
-        self.state()?;
-        self.allocator.end_records(machine, addresses);
-        Ok(())
+        self.write(|allocator, journal| allocator.end_records(machine, addresses, journal))
     }
 
     /// Records the result of a search for machines in one transaction: which machines exist, and which are missing.

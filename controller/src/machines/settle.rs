@@ -444,8 +444,8 @@ impl View {
     }
 
     /// Returns the step that ends the records of addresses that are reserved for the machine and that no object of the
-    /// machine records any more. These addresses stay reserved, but no longer cause a conflict. `None`: there is no
-    /// such address, or a guest that runs or starts with other network data may have such an address.
+    /// machine records any more. These addresses stay reserved until the machine gives up further ones, but no longer cause
+    /// a conflict. `None`: there is no such address, or a guest that runs or starts with other network data may have such an address.
     ///
     /// - `named`: the addresses in the current network data of the machine
     /// - `secret`: the name of the Secret with this network data

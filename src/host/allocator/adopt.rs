@@ -287,8 +287,24 @@ impl Allocator {
 
     /// Notes that no object of a machine records these addresses any more. Each address is given with its network. The
     /// addresses stay reserved, because the machine may still use them, but the machine no longer counts as their user.
-    /// They end when the share of the namespace has no place for the next address of the machine: see [`Self::reserve`].
-    pub(crate) fn end_records(&mut self, machine: &Machine, addresses: &BTreeSet<(String, IpAddr)>) {
+    ///
+    /// The addresses that were ended before are free from now on. Otherwise a user could block a whole pool by changing the
+    /// record of one machine again and again. A claim keeps them, because nothing shows that its machine has given them up.
+    pub(crate) fn end_records(
+        &mut self,
+        machine: &Machine,
+        addresses: &BTreeSet<(String, IpAddr)>,
+        journal: &mut Journal,
+    ) {
+        let of_machine = self.paths.get(machine).into_iter().flatten().filter(|_| !machine.kind.is_claim());
+        let has_ended =
+            |network: &str, address| self.networks.get(network).is_some_and(|it| it.has_ended(address, machine));
+        let earlier = of_machine.filter(|(network, address)| {
+            has_ended(network, *address) && !addresses.contains(&(network.to_string(), *address))
+        });
+        for (network, address) in earlier.cloned().collect::<Vec<_>>() {
+            self.remove_records(&network, address, machine, journal);
+        }
         for (network, address) in addresses {
             if let Some(state) = self.networks.get_mut(network.as_str()) {
                 state.set_ended(*address, machine, true);

@@ -26,24 +26,11 @@ const MOST_OF_CLAIM: usize = 16;
 /// The share of a namespace in an external pool, for guests that migrated. The size of an external pool is not known.
 const MOST_OF_EXTERNAL: u128 = 64;
 
-/// How a record exceeds the limits of records that reserve an address without a lease.
-enum Excess {
-    /// The share of the namespace is full, and the address is the first one of its machine or claim: the address is
-    /// reserved despite the share.
-    First,
-    /// The record reserves no further address.
-    Refused(Ignored),
-}
-
 // === impl Allocator ===
 
 impl Allocator {
     /// Reserves an address for the machine or claim of a record without a lease. Returns why the limits do not allow
     /// this.
-    ///
-    /// If the share is full, the machine loses the reserved addresses of the family that its objects no longer record:
-    /// otherwise a user could block the whole pool by changing the record of one machine again and again. When
-    /// [`Self::end_records`] was called, no guest read the network data with these addresses.
     pub(super) fn reserve(
         &mut self,
         network: &Arc<str>,
@@ -52,21 +39,11 @@ impl Allocator {
         state: State,
         journal: &mut Journal,
     ) -> Option<Ignored> {
-        match self.exceeds_share(network, address, origin) {
-            Some(Excess::Refused(why)) => return Some(why),
-            Some(Excess::First) => {
-                let machine = &origin.claimant.machine;
-                let of_network = self.networks.get(network);
-                let has_ended = |at: IpAddr| of_network.is_some_and(|state| state.has_ended(at, machine));
-                let ended = self.others_of(network, address, machine).filter(|other| has_ended(*other));
-                for other in ended.collect::<Vec<_>>() {
-                    self.remove_records(network, other, machine, journal);
-                }
-            }
-            None => {}
+        let why = self.exceeds_share(network, address, origin);
+        if why.is_none() {
+            self.add_conflict(network, address, origin, state, journal);
         }
-        self.add_conflict(network, address, origin, state, journal);
-        None
+        why
     }
 
     /// How this record exceeds the limits: records of its claim already reserve as many addresses as one claim may
@@ -82,7 +59,7 @@ impl Allocator {
     /// the machine may use the address. The record must be of a machine or claim: see [`Source::is_of_holder`]. An address
     /// counts once, so a second record of an address needs no further place. But while the first addresses of machines
     /// exceed the share, no other machine gets a record of these addresses: the record would outlast these machines.
-    fn exceeds_share(&self, network: &str, address: IpAddr, origin: &Origin) -> Option<Excess> {
+    fn exceeds_share(&self, network: &str, address: IpAddr, origin: &Origin) -> Option<Ignored> {
         let machine = &origin.claimant.machine;
         let state = self.networks.get(network)?;
         let is_report = matches!(origin.kind, Source::Report | Source::Neighbour);
@@ -90,7 +67,7 @@ impl Allocator {
             return None;
         }
         if machine.kind.is_claim() && self.conflicts_of(machine).count() >= MOST_OF_CLAIM {
-            return Some(Excess::Refused(Ignored::Claim));
+            return Some(Ignored::Claim);
         }
         let mut pools = self.pools_with(network, address);
         // A pool counts as shared if it no longer serves the namespace, because it then serves other namespaces. A pool
@@ -105,7 +82,7 @@ impl Allocator {
         let reserved = of.recorded.get(&(space.family(), recorders)).copied().unwrap_or_default();
         let after = reserved + usize::from(is_further);
         let most = usize::try_from((space.total() / PART).max(1)).unwrap_or(usize::MAX);
-        (after > most).then(|| if is_first() { Excess::First } else { Excess::Refused(Ignored::Share) })
+        (after > most && !is_first()).then_some(Ignored::Share)
     }
 
     /// Whether the machine of a record already has another address of the same family for each of its interfaces. The

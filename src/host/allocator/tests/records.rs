@@ -113,7 +113,7 @@ fn one_claim_reserves_at_most_16_addresses_without_a_lease() {
         ignored.push(adoption.mismatches.iter().filter(is_ignored).count());
         // The next status of the claim no longer has these addresses.
         let ended = addresses.iter().map(|address| ("n/vlan10".to_owned(), address.parse().unwrap())).collect();
-        allocator.end_records(&machine, &ended);
+        allocator.end_records(&machine, &ended, &mut Journal::default());
         assert_eq!(allocator.reserved_by_records_of(&machine).count(), 0);
     }
     // 14 addresses of the first record, and two of the second.

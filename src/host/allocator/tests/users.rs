@@ -107,7 +107,7 @@ fn a_conflict_ends_when_the_objects_of_a_machine_no_longer_record_the_address() 
     adopt(&mut allocator, std::slice::from_ref(&record));
     let ended = [("n/vlan10".to_owned(), "10.0.0.2".parse().unwrap())].into();
     assert_eq!(allocator.reserved_by_records_of(&machine("b", "1")).count(), 1);
-    allocator.end_records(&machine("b", "1"), &ended);
+    allocator.end_records(&machine("b", "1"), &ended, &mut Journal::default());
     assert_eq!(two_users(&allocator), NONE);
     assert_eq!(allocator.reserved_by_records_of(&machine("b", "1")).count(), 0);
     // No other machine gets the address while the machine exists, even after the holder releases the address.
@@ -217,7 +217,8 @@ fn a_guest_that_only_reports_the_address_of_a_claim_is_another_user() {
     assert_eq!(begins(&mut allocator, "c"), [false]);
     assert_eq!(two_users(&allocator), NONE);
     let mut ended = allocator.clone();
-    ended.end_records(&machine("c", "1"), &[("n/vlan10".to_owned(), "10.0.0.4".parse().unwrap())].into());
+    let of_c = [("n/vlan10".to_owned(), "10.0.0.4".parse().unwrap())].into();
+    ended.end_records(&machine("c", "1"), &of_c, &mut Journal::default());
     assert_eq!(two_users(&ended), ["10.0.0.4 of x: c"]);
     // A second machine with the same network data is another user than the first machine.
     set_aside(&mut allocator, "d", "10.0.0.4", Source::NetworkData);
