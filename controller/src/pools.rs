@@ -185,10 +185,10 @@ impl Pools {
         }
     }
 
-    /// Passes changed pools to the registry, and writes the pools that need an update. Stores the written pools in the
-    /// cache, so that the webhooks see the new status immediately. Then publishes the pools in their state after the
-    /// writes, so that a new pool allocates as soon as its finalizer is stored. If no pool awaits its finalizer, the
-    /// pools are also published before the writes.
+    /// Passes changed pools to the registry. Publishes them at once if no pool awaits its finalizer. Then writes the pools
+    /// that need an update, and stores the answers in the cache, so that the webhooks see the new status immediately. At
+    /// the end, publishes the pools in their state after the writes, so that a new pool allocates as soon as its finalizer
+    /// is stored.
     async fn pass(&mut self, snapshot: Snapshot) -> Result<(), Stopped> {
         let mut open = self.resize(snapshot).await?;
         let groups = self.index.groups(&open.suspended);

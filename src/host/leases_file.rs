@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn leases_are_read_from_a_list_from_single_objects_and_from_documents() {
+    fn leases_are_read_from_a_list_and_from_a_stream_of_documents() {
         let [first, second] = ["10.0.0.5", "10.0.0.6"].map(|address| lease(address, "", ""));
         let held = ["infra/vlan10 10.0.0.5/24 eno101 of c/w (u)", "infra/vlan10 10.0.0.6/24 eno101 of c/w (u)"];
         let expected = (held.map(str::to_owned).into(), vec![]);

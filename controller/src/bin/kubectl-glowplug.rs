@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn an_option_of_kubectl_or_a_file_instead_of_a_machine_causes_a_tip() {
+    fn an_option_of_kubectl_and_a_file_in_place_of_a_machine_add_a_tip_to_the_error() {
         let name = "expected NAMESPACE/NAME";
         for (words, tip) in [
             (&["status", "-n", "t1"][..], Some("every namespace is read")),

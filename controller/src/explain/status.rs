@@ -64,7 +64,7 @@ pub struct PoolLine {
     pub problems: Vec<Trouble>,
 }
 
-/// A true condition of a pool that names mistakes.
+/// A condition of a pool with status `True` that names mistakes.
 #[derive(Clone, Debug, Serialize)]
 pub struct Trouble {
     /// Type of the condition.

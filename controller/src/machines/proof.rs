@@ -37,9 +37,9 @@ pub(super) struct Proof {
     pub(super) of_others: BTreeSet<String>,
     /// For each other holder with the same name and an older lease: its addresses.
     pub(super) older: Vec<BTreeSet<IpAddr>>,
-    /// Name of the Secret to which the VirtualMachine refers, if this Secret does not exist and certainly never had an
-    /// address of the holder. This is certain if the leases of the holder name other Secrets: a lease gets the name of
-    /// a Secret before the Secret exists.
+    /// The VirtualMachine refers to the Secret of this name, which does not exist and never had an address of the holder.
+    /// The leases of the holder show this: a lease gets the name of a Secret before the Secret exists, and they name
+    /// other Secrets only.
     pub(super) absent: Option<String>,
     /// Whether the holder is a KubevirtMachine in another namespace than its VirtualMachine.
     pub(super) is_earlier: bool,

@@ -71,7 +71,8 @@ impl Objects {
     }
 }
 
-/// Whether a pool may lease a MAC address that the object with this name has.
+/// Whether a pool may record a lease of a MAC address that the machine `key` uses: the pool has the address and serves the
+/// namespace.
 pub(super) fn may_lease(pool: &MacPool, key: &Key, address: MacAddr) -> bool {
     let standing = match (pool.contains(address), pool.namespaces().contains(&key.namespace)) {
         (false, _) => Standing::NoPool,

@@ -83,7 +83,7 @@ pub struct Observer {
     state: State,
 }
 
-/// Content of a Secret with network data of the controller.
+/// What is known about a Secret with network data that the controller wrote.
 struct Given {
     /// UID of the machine.
     holder: String,

@@ -742,7 +742,7 @@ fn a_claim_that_waits_for_a_pool_gets_an_address_of_the_pool_as_it_is_now() {
 }
 
 #[test]
-fn leases_take_the_prefix_length_of_a_widened_subnet_and_the_resize_returns_them() {
+fn leases_take_the_prefix_length_of_a_widened_subnet_and_the_resize_lists_them() {
     let mut allocator = allocator([on("vlan10", "a", "addresses: [10.0.0.0/24]")], []);
     given(&mut allocator, &claim("x", "1", &["n/a"]), 1);
     let wider = on("vlan10", "a", "addresses: [10.0.0.0/24], machineNetwork: [{cidr: 10.0.0.0/16}]");

@@ -17,7 +17,7 @@ pub enum Reserved {
     /// The template of the machines' document contains the address for another use, for example as the gateway of
     /// another interface.
     Template,
-    /// The pool keeps the address for the machines with one name, and allocates the address only to these machines.
+    /// The pool keeps the address for a name, and allocates it only to a machine of this name.
     PreAllocated,
     /// The pool excludes the address.
     Excluded,
