@@ -17,6 +17,7 @@
 //! | Service or Cluster | lease | by report | by report | by report | by report | by report | by report |
 //! | network data of a user | lease | by record | by record | mismatch | ignored | ignored | by record |
 //! | network data of an instance that never ran | lease | by record | by record | mismatch | ignored | ignored | by record |
+//! | network data of a guest on another network | lease | mismatch | mismatch | mismatch | ignored | ignored | mismatch |
 //! | MAC address of a template | lease | lease | ignored | ignored | ignored | ignored | mismatch |
 //! | unreadable record | lease | mismatch | mismatch | mismatch | ignored | ignored | mismatch |
 //!
@@ -61,6 +62,8 @@ pub enum Source {
     NetworkData,
     /// Network data of an instance that never ran and has no VirtualMachine.
     IdleInstance,
+    /// Network data of a guest that KubeVirt has moved from the network of this data to the network of the record.
+    MovedGuest,
     /// The MAC address in the template of a VirtualMachine.
     MacAddress,
     /// A record that cannot be read, but may have the address.
@@ -153,12 +156,18 @@ pub fn may_record(source: Source, standing: Standing) -> Verdict {
         (Source::MacAddress, Standing::Reserved) => Ignore(Ignored::Reserved),
         (Source::MacAddress, Standing::Excluded | Standing::NoPool) => Ignore(Ignored::NoPool),
         (_, Standing::Reserved) => Reserve(State::Mismatch),
-        (Source::LoneIpAddress | Source::NetworkData | Source::IdleInstance | Source::Unreadable, Standing::NoPool) => {
-            Ignore(Ignored::NoPool)
-        }
+        (
+            Source::LoneIpAddress
+            | Source::NetworkData
+            | Source::IdleInstance
+            | Source::MovedGuest
+            | Source::Unreadable,
+            Standing::NoPool,
+        ) => Ignore(Ignored::NoPool),
         (_, Standing::NoPool) => Reserve(State::Mismatch),
-        // The record may be of another machine, or have another address.
-        (Source::Unreadable, Standing::Offered | Standing::Excluded) => Reserve(State::Mismatch),
+        // A moved guest has the address without the knowledge of the new network, so a claim with this address is another
+        // user. An unreadable record may be of another machine, or have another address.
+        (Source::MovedGuest | Source::Unreadable, Standing::Offered | Standing::Excluded) => Reserve(State::Mismatch),
         (
             Source::LoneIpAddress | Source::NetworkData | Source::IdleInstance,
             Standing::Offered | Standing::Excluded,
@@ -172,7 +181,7 @@ pub fn may_record(source: Source, standing: Standing) -> Verdict {
 
 impl Source {
     /// Every source.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Annotation,
         Self::StatusMap,
         Self::Secret,
@@ -183,6 +192,7 @@ impl Source {
         Self::Neighbour,
         Self::NetworkData,
         Self::IdleInstance,
+        Self::MovedGuest,
         Self::MacAddress,
         Self::Unreadable,
     ];
@@ -207,6 +217,7 @@ impl fmt::Display for Source {
             Self::Neighbour => "Service or Cluster",
             Self::NetworkData => "network data of a user",
             Self::IdleInstance => "network data of an instance that never ran",
+            Self::MovedGuest => "network data of a guest on another network",
             Self::MacAddress => "MAC address of a template",
             Self::Unreadable => "unreadable record",
         })
@@ -336,7 +347,7 @@ mod tests {
 
     #[test]
     fn a_record_of_a_held_address_keeps_the_lease_for_every_source() {
-        assert_eq!(Source::ALL.map(|source| may_record(source, Standing::Held)), [Verdict::Lease; 12]);
+        assert_eq!(Source::ALL.map(|source| may_record(source, Standing::Held)), [Verdict::Lease; 13]);
     }
 
     #[test]

@@ -566,7 +566,7 @@ impl View {
                         network: network.clone(),
                         claimant: Claimant { machine: own.machine.clone(), interface: given.interface },
                         source: self.title(own.name()),
-                        kind: Source::NetworkData,
+                        kind: Source::MovedGuest,
                     }));
                 }
             }

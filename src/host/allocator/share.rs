@@ -87,16 +87,18 @@ impl Allocator {
 
     /// Whether the machine of a record already has another address of the same family for each of its interfaces. The
     /// machine holds such an address, or a record of the machine reserves it. A machine with network data of a user does
-    /// not use the addresses that it holds, so they do not count for such a record. The interfaces are those of the shared
-    /// pools of the network that serve the machine. Interfaces that only a record names do not count, because a user can
-    /// write any number of them. A claim has one interface.
+    /// not use the addresses that it holds, and a guest that KubeVirt has moved to the network has a further address, so
+    /// the held addresses do not count for such a record. The interfaces are those of the shared pools of the network
+    /// that serve the machine. Interfaces that only a record names do not count, because a user can write any number of
+    /// them. A claim has one interface.
     fn has_address_of_each(&self, network: &str, address: IpAddr, origin: &Origin) -> bool {
         let machine = &origin.claimant.machine;
         let Some(state) = self.networks.get(network) else { return false };
         let pools = state.pools().filter(|pool| pool.is_shared() && pool.serves_holder(machine));
         let interfaces: BTreeSet<InterfaceName> = pools.map(|pool| pool.interface).collect();
+        let count_held = !matches!(origin.kind, Source::NetworkData | Source::MovedGuest);
         let is_used = |other: &IpAddr| {
-            let lease = state.held_at(*other).filter(|_| origin.kind != Source::NetworkData);
+            let lease = state.held_at(*other).filter(|_| count_held);
             lease.is_some_and(|lease| lease.claimant.machine == *machine) || state.is_recorded_for(*other, machine)
         };
         let others = self.others_of(network, address, machine).filter(is_used);

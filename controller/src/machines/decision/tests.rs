@@ -1219,7 +1219,8 @@ fn after_move(guest: &[(&str, u32, &str)]) -> View {
 fn reserved_on(networks: &[&str]) -> Vec<Reservation> {
     let source = format!("Secret n/{EARLIER}");
     let of_lease = reservation(held("m-1", "10.0.0.8").claimant, "10.0.0.8".parse().unwrap(), &source);
-    let of = |network: &&str| Reservation { network: Some((*network).to_owned()), ..of_lease.clone() };
+    let kind = may_record::Source::MovedGuest;
+    let of = |network: &&str| Reservation { network: Some((*network).to_owned()), kind, ..of_lease.clone() };
     networks.iter().map(of).collect()
 }
 

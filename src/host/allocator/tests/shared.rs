@@ -286,15 +286,21 @@ fn a_machine_reserves_its_new_address_beyond_the_share_and_loses_the_one_before_
 }
 
 #[test]
-fn the_address_in_network_data_of_a_user_is_reserved_beyond_the_share_although_the_machine_holds_another_one() {
-    let mut allocator = allocator([of(&["a", "b"], "")], []);
-    hold(&mut allocator, &["a/w"]);
-    for (title, last) in [("a/x", 11), ("a/y", 12), ("a/w", 13)] {
-        assert_eq!(set_aside(&mut allocator, title, last), [""; 0]);
+fn the_address_of_network_data_is_reserved_beyond_the_share_although_the_machine_holds_another_one() {
+    for kind in [Source::NetworkData, Source::MovedGuest] {
+        let mut allocator = allocator([of(&["a", "b"], "")], []);
+        hold(&mut allocator, &["a/w"]);
+        let set_aside = |allocator: &mut Allocator, title: &str, last: usize| {
+            let reservation = Reservation { kind, ..network_data(title, last) };
+            allocator.set_aside(reservation, at(1), &mut Journal::default()).len()
+        };
+        for (title, last) in [("a/x", 11), ("a/y", 12), ("a/w", 13)] {
+            assert_eq!(set_aside(&mut allocator, title, last), 0);
+        }
+        assert_eq!(set_aside(&mut allocator, "a/w", 14), 1, "a second address of the machine");
+        assert_eq!(reserved(&allocator), ["10.0.0.11 a/x", "10.0.0.12 a/y", "10.0.0.13 a/w"]);
+        assert_eq!(given(&mut allocator, &claim_of("b/new", 1), 2), "10.0.0.14/24");
     }
-    assert_eq!(set_aside(&mut allocator, "a/w", 14).len(), 1, "a second address of the machine");
-    assert_eq!(reserved(&allocator), ["10.0.0.11 a/x", "10.0.0.12 a/y", "10.0.0.13 a/w"]);
-    assert_eq!(given(&mut allocator, &claim_of("b/new", 1), 2), "10.0.0.14/24");
 }
 
 #[test]

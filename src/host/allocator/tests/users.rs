@@ -227,6 +227,23 @@ fn a_guest_that_only_reports_the_address_of_a_claim_is_another_user() {
 }
 
 #[test]
+fn a_guest_that_comes_to_the_network_with_the_address_of_a_claim_is_another_user() {
+    let mut allocator = one();
+    let mut of_claim = record("x", "10.0.0.4");
+    of_claim.claimant.machine = of_claim.claimant.machine.of_kind(HolderKind::IpAddressClaim);
+    let of_claim = Record { node_pool: Some("n/one".to_owned()), kind: Source::IpAddress, ..of_claim };
+    adopt(&mut allocator, &[of_claim]);
+    set_aside(&mut allocator, "b", "10.0.0.4", Source::MovedGuest);
+    assert_eq!(two_users(&allocator), ["10.0.0.4 of x: b"]);
+    // The guest has an agent.
+    report(&mut allocator, "b", "10.0.0.4", true);
+    assert_eq!(two_users(&allocator), ["10.0.0.4 of x: b"]);
+    release(&mut allocator, "b");
+    report(&mut allocator, "b", "10.0.0.4", false);
+    assert_eq!(two_users(&allocator), NONE);
+}
+
+#[test]
 fn the_objects_of_one_virtual_machine_are_one_user() {
     let mut allocator = one();
     let mut other = record("a", "10.0.0.2");
