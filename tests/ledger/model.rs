@@ -722,9 +722,7 @@ impl Model {
                 Err(ClaimError::Reserved { named, pool: name, why })
             } else if let Some((by, _, _)) = self.held.get(&named) {
                 Err(ClaimError::Taken { named, by: Box::new(by.clone()) })
-            } else if let Some(by) =
-                self.rival(named, &claim.machine, |of| kept != Some(named) || of.machine != claim.machine)
-            {
+            } else if let Some(by) = self.rival(named, &claim.machine, |of| of.machine != claim.machine) {
                 Err(ClaimError::Taken { named, by: Box::new(by) })
             } else if !self.is_open(named) {
                 Err(ClaimError::Closed(name))

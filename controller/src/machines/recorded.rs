@@ -39,6 +39,9 @@ pub(super) struct Recorded {
     /// Addresses that are reserved for machines of this name and that no pool offers. Each address comes with its
     /// network.
     pub(super) excluded: BTreeMap<Machine, BTreeSet<(String, IpAddr)>>,
+    /// Addresses that are reserved for machines of this name, without those of `excluded`. Each address comes with its
+    /// network.
+    pub(super) reserved: BTreeMap<Machine, BTreeSet<(String, IpAddr)>>,
     /// Reservations that the registry does not have yet and that the machine needs. An object of the machine records each
     /// of these addresses, but the record was written after the address had been opened for allocation. So the record
     /// was not adopted, and the machine has neither a lease nor a reservation of the address.
@@ -146,11 +149,14 @@ impl Recorded {
         recorded.waiting = waiting.chain(earlier.iter().filter(|machine| allocator.waits(machine))).cloned().collect();
         recorded.pools = pools.iter().filter_map(|name| Some((name.clone(), allocator.pool(name)?.clone()))).collect();
         for machine in &recorded.known {
-            let of_machine = allocator.conflicts_of(machine);
-            let excluded = of_machine.filter(|(network, at)| allocator.is_excluded_for(network, *at, machine));
-            let excluded: BTreeSet<_> = excluded.map(|(network, address)| (network.to_owned(), address)).collect();
+            let of_machine = allocator.conflicts_of(machine).map(|(network, address)| (network.to_owned(), address));
+            let (excluded, reserved): (BTreeSet<_>, BTreeSet<_>) =
+                of_machine.partition(|(network, at)| allocator.is_excluded_for(network, *at, machine));
             if !excluded.is_empty() {
                 recorded.excluded.insert(machine.clone(), excluded);
+            }
+            if !reserved.is_empty() {
+                recorded.reserved.insert(machine.clone(), reserved);
             }
             let conflicts = allocator.conflicts_of(machine).filter(|(network, at)| allocator.is_conflict(network, *at));
             recorded.conflicts.extend(conflicts.map(|(network, address)| (network.to_owned(), address)));

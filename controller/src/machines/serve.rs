@@ -445,7 +445,8 @@ impl View {
     ///
     /// A lease is released if its interface is on another network now. The claim of `interface` was refused with
     /// [`ClaimError::OtherPool`] or [`ClaimError::OtherNetwork`], so a lease of this interface is also released if the
-    /// pool of the lease no longer serves the interface.
+    /// pool of the lease no longer serves the interface. If the address of such a lease is reserved for the holder, even
+    /// on another network, this reservation ends.
     ///
     /// `None`: there is no such lease, a guest or the Secret `name` may have one of the addresses, the Secrets of a lease
     /// are unknown, or this pass has already released the addresses.
@@ -466,7 +467,11 @@ impl View {
         };
         let left: Vec<&Held> = self.ledger.held.iter().filter(is_left).collect();
         let secrets: BTreeSet<String> = left.iter().flat_map(|held| held.secrets.iter().cloned()).collect();
-        let addresses = left.iter().map(|held| (held.network.clone(), held.address)).collect();
+        // A guest that KubeVirt has moved has the addresses on its new network, too: see `View::reservations_after_move`.
+        // No guest reads the Secrets any more.
+        let is_moved = |(_, address): &&(String, IpAddr)| left.iter().any(|held| held.address == *address);
+        let moved = self.ledger.reserved.get(holder).into_iter().flatten().filter(is_moved).cloned();
+        let addresses = left.iter().map(|held| (held.network.clone(), held.address)).chain(moved).collect();
         let reads_other =
             self.instance.as_ref().is_some_and(|instance| instance.secret() != Some(name) || instance.has_started);
         let is_unknown = left.is_empty() || left.iter().any(|held| held.secrets.is_empty());

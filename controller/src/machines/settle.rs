@@ -552,7 +552,7 @@ impl View {
 
     /// Returns the reservations of the addresses that the guest has read from a Secret of the controller and with which
     /// it is on another network now. The lease of such an address is of the network in the Secret. The reservations end
-    /// with the holder of this lease.
+    /// with this lease: see [`View::move_to_other_pool`].
     pub(super) fn reservations_after_move(&self, own: &OwnSecret) -> Vec<Reservation> {
         let reads = |instance: &&Instance| !instance.has_ended && instance.secret() == Some(own.name());
         let mut all = Vec::new();

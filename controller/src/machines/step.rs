@@ -168,7 +168,7 @@ pub(super) struct Hold {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Release {
     pub(super) machine: Machine,
-    /// The addresses, each with its network.
+    /// The addresses, each with its network. These are leases, and reservations of the same addresses.
     pub(super) addresses: BTreeSet<(String, IpAddr)>,
     /// The Secrets with these addresses.
     pub(super) secrets: BTreeSet<String>,

@@ -308,10 +308,8 @@ impl Allocator {
         }
         let holder = network.held_at(named).map(|lease| Claimant::clone(&lease.claimant));
         let is_kept = state.pre_allocated(machine, Family::of(named)) == Some(named);
-        // The pool keeps the address for the name of the machine, so an earlier record of the machine itself is no other
-        // user.
-        let is_other = |of: &Claimant| !is_kept || of.machine != *machine;
-        let by = holder.or_else(|| network.conflict_at(named, is_other));
+        // An earlier record of the machine itself is no other user.
+        let by = holder.or_else(|| network.conflict_at(named, |of| of.machine != *machine));
         // If the pool keeps the address for a name, a claim and a guest of this name may be two users. So for a claim,
         // even the report of the guest of this name is a conflict. The report of a Service or of a control plane is no
         // conflict: the machine of this name may have the reported address.

@@ -1439,9 +1439,17 @@ fn a_machine_that_moves_to_another_network_releases_its_address_when_no_guest_ca
         };
         assert_eq!(decide(&runs), report("NetworkDataMissing", &text));
     }
-    view.note(release, Response::Done);
+    view.note(release.clone(), Response::Done);
     view.ledger.held.clear();
     assert!(matches!(decide(&view), Step::Claim(_)));
+    // KubeVirt has moved the guest, so its address was reserved on the other network. The reservation of another
+    // address stays.
+    let on_other = |address: &str| ("infra/vlan99".to_owned(), address.parse::<IpAddr>().unwrap());
+    let mut moved = waits;
+    moved.ledger.reserved = [(holder("m-1"), [on_other("10.0.0.8"), on_other("10.0.0.9")].into())].into();
+    let Step::Release(mut with_reservation) = release else { panic!() };
+    with_reservation.addresses.insert(on_other("10.0.0.8"));
+    assert_eq!(decide(&moved), Step::Release(with_reservation));
 }
 
 /// Returns the changes after which the interfaces of a VirtualMachine have these names, indexes and networks.

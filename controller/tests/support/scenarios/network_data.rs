@@ -949,7 +949,7 @@ pub async fn no_machine_gets_the_address_with_which_kubevirt_moves_a_guest_to_an
     let [u, v] = rows.try_into().unwrap();
     assert_eq!(guests(&[&place.hosted]).await, [u.clone(), v.clone(), row("w", &first, "10.0.0.8")]);
     assert_eq!(place.restart("w").await.network_data_secret.unwrap().0, second);
-    place.end([u, v, row("w", &second, "10.0.0.11")]).await;
+    place.end([u, v, row("w", &second, "10.0.0.8")]).await;
 }
 
 pub async fn a_machine_never_reads_its_earlier_secret_if_its_interface_has_another_name_on_another_network(

@@ -423,6 +423,28 @@ fn a_machine_gets_its_pre_allocated_address_although_it_has_recorded_the_address
 }
 
 #[test]
+fn a_machine_gets_an_address_that_its_claim_names_although_the_address_is_reserved_for_it() {
+    let reserved = |names: &[&str]| {
+        let mut allocator = allocator([on("vlan10", "one", "addresses: [10.0.0.0/29]")], []);
+        for name in names {
+            let reservation = Reservation { kind: Source::MovedGuest, ..report(name, "10.0.0.1") };
+            allocator.set_aside(reservation, at(1), &mut Journal::default());
+        }
+        allocator
+    };
+    let named = |name: &str| {
+        let mut claim = claim(name, "1", &["n/one"]);
+        claim.requests[0].addresses = vec!["10.0.0.1".parse().unwrap()];
+        claim
+    };
+    let mut alone = reserved(&["a"]);
+    assert_eq!(given(&mut alone, &named("b"), 2), "10.0.0.1: taken by eth0 of n/a (1)");
+    assert_eq!(given(&mut alone, &named("a"), 2), "10.0.0.1/29");
+    assert_eq!(alone.conflicts().count(), 0);
+    assert_eq!(given(&mut reserved(&["a", "b"]), &named("a"), 2), "10.0.0.1: taken by eth0 of n/b (1)");
+}
+
+#[test]
 fn a_claim_does_not_get_a_pre_allocated_address_that_the_guest_of_its_name_reports() {
     let kept = "addresses: [10.0.0.0/29], preAllocations: {n/a: 10.0.0.1}";
     for kind in [HolderKind::IpAddressClaim, HolderKind::IpamClaim] {
