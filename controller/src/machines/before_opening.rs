@@ -16,6 +16,8 @@
 
 use std::collections::BTreeSet;
 
+use glowplug::network::InterfaceName;
+
 use crate::cluster::key::Key;
 use crate::kinds::kubevirt_machine::{Instance, NetworkSecret, OwnSecret, is_deleted, uid};
 use crate::kinds::network_data::{is_issued, is_issued_for};
@@ -23,7 +25,8 @@ use crate::kinds::virtual_machine::{NetworkData, VirtualMachine};
 use crate::machines::known_machines::other_networks;
 use crate::machines::step::Step;
 use crate::machines::view::{Chosen, View};
-use crate::pools::selection::Selection;
+use crate::pools::reference::networks_after_move;
+use crate::pools::selection::{Selected, Selection};
 
 /// Returns the name of the Secret to which a VirtualMachine refers. `None`: the VirtualMachine refers to no Secret of
 /// the controller, or it is a copy and refers to the Secret of another machine. The webhook or the leader replaces such
@@ -38,39 +41,43 @@ fn secret_of_template(vm: Option<&VirtualMachine>) -> Option<&str> {
 /// Returns the name of the Secret that the guest of a machine reads, if the Secret may have an address without a lease.
 /// Such a name has the form of a name of the controller.
 ///
-/// `leased_on` returns the networks of the leases of the machine that name a Secret. A lease has the name before the
-/// controller writes the Secret, so the addresses of such a Secret are held on these networks. A leader reads the Secret
-/// nevertheless in these cases:
+/// `leased_on` returns the interfaces of the leases of the machine that name a Secret, each with the network of its
+/// lease. A lease has the name before the controller writes the Secret, so the addresses of such a Secret are held on
+/// these networks. A leader reads the Secret nevertheless in these cases:
 ///
-/// - The guest is not on each of these networks. It may have an address of the Secret on another network.
+/// - An interface of the guest may be on another network than its lease, and have its address there.
 /// - The template does not refer to it. The leader replaces the reference to a Secret that a user has changed, so this
 ///   Secret may have other addresses than its leases.
 /// - The VirtualMachine is being deleted. Its pass does not look at the Secret of the template, and the guest may run
 ///   for some time.
-pub(super) fn unread_secret_of_guest<'o, 'l>(
-    vm: Option<&VirtualMachine>,
-    instance: Option<&'o Instance>,
-    leased_on: impl Fn(&str) -> BTreeSet<&'l str>,
+pub(super) fn unread_secret_of_guest<'o>(
+    (vm, instance): (Option<&VirtualMachine>, Option<&'o Instance>),
+    selected: &[Selected],
+    leased_on: impl Fn(&str) -> BTreeSet<(InterfaceName, String)>,
 ) -> Option<&'o str> {
     let guest = instance.filter(|instance| !instance.has_ended)?;
     let template = vm.filter(|vm| !is_deleted(&vm.metadata));
     let is_held = |name: &str| {
         let leased_on = leased_on(name);
-        !leased_on.is_empty() && leased_on.iter().all(|leased| guest.networks.iter().any(|network| network == leased))
+        // Only the Secret shows which interfaces of the guest have come to their networks.
+        let stays = |(interface, network): &(InterfaceName, String)| {
+            networks_after_move(&guest.attachments, (*interface, network), selected, |_| true).is_empty()
+        };
+        !leased_on.is_empty() && leased_on.iter().all(stays)
     };
     guest.secret().filter(|name| secret_of_template(template) != Some(name) || !is_held(name))
 }
 
 /// Returns the names of a machine's Secrets that may have an address without a lease: the Secret of its guest, see
 /// [`unread_secret_of_guest`], and the Secret of its template.
-pub(super) fn unread_secrets<'o, 'l>(
-    vm: Option<&'o VirtualMachine>,
-    instance: Option<&'o Instance>,
-    leased_on: impl Fn(&str) -> BTreeSet<&'l str>,
+pub(super) fn unread_secrets<'o>(
+    (vm, instance): (Option<&'o VirtualMachine>, Option<&'o Instance>),
+    selected: &[Selected],
+    leased_on: impl Fn(&str) -> BTreeSet<(InterfaceName, String)>,
 ) -> Vec<&'o str> {
     let guest = instance.filter(|instance| !instance.has_ended).and_then(Instance::secret);
     let of_template = secret_of_template(vm).filter(|name| guest != Some(name) && leased_on(name).is_empty());
-    unread_secret_of_guest(vm, instance, leased_on).into_iter().chain(of_template).collect()
+    unread_secret_of_guest((vm, instance), selected, leased_on).into_iter().chain(of_template).collect()
 }
 
 /// Whether a VirtualMachine or its instance has network data that the controller has not written.
@@ -108,7 +115,8 @@ impl View {
     /// Returns the next step that reads the Secrets of [`unread_secrets`], adopts their addresses, or reserves the
     /// addresses that a user has written. `None`: nothing is left to do, or another controller serves the machine.
     pub(super) fn adopt_secrets(&self) -> Option<Step> {
-        self.adopt_each(unread_secrets(self.vm.as_ref(), self.instance.as_ref(), |name| self.leased_on(name)))
+        let (objects, selected) = ((self.vm.as_ref(), self.instance.as_ref()), self.selected.as_deref());
+        self.adopt_each(unread_secrets(objects, selected.unwrap_or_default(), |name| self.leased_on(name)))
     }
 
     /// Returns the next step that reads these Secrets, adopts their addresses, or reserves the addresses that a user has
@@ -131,10 +139,10 @@ impl View {
         names.into_iter().filter(|_| !self.ledger.is_of_another).find_map(of_secret)
     }
 
-    /// Returns the networks of the leases of the machine that name a Secret.
-    pub(super) fn leased_on(&self, secret: &str) -> BTreeSet<&str> {
+    /// Returns the interfaces of the leases of the machine that name a Secret, each with the network of its lease.
+    pub(super) fn leased_on(&self, secret: &str) -> BTreeSet<(InterfaceName, String)> {
         let held = self.ledger.held.iter().filter(|held| held.secrets.contains(secret));
-        held.map(|held| held.network.as_str()).collect()
+        held.map(|held| (held.claimant.interface, held.network.clone())).collect()
     }
 
     /// Returns the next step that adopts the addresses in a Secret of the controller, or reserves addresses in the

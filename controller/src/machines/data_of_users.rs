@@ -51,7 +51,7 @@ pub(crate) fn reservations_of_users<'o>(
     for machine in machines {
         let MachineObjects { key, vm, instance } = machine;
         // A pass also reads the Secrets that leases name.
-        let unread = unread_secrets(vm, instance, |_| BTreeSet::new());
+        let unread = unread_secrets((vm, instance), &[], |_| BTreeSet::new());
         if unread.is_empty() && !has_data_of_user(vm, instance) {
             continue;
         }

@@ -7,7 +7,6 @@ use std::net::IpAddr;
 use glowplug::diagnostic::Diagnostic;
 use glowplug::host::allocator::{ClaimError, exhausted_message};
 use glowplug::host::claim::{Allocation, Claim, Claimant, Machine, Request};
-use glowplug::host::nodepool::acpi_index;
 use glowplug::host::records::{ANNOTATION_PREFIX, annotation_key, annotation_patch};
 use glowplug::network::{Family, InterfaceName};
 use ipnetwork::IpNetwork;
@@ -129,7 +128,8 @@ impl View {
     /// the same Secret for the template, the guest reads no Secret of this controller, or another controller
     /// serves the machine.
     pub(super) fn adopt_guest(&self) -> Option<Step> {
-        let name = unread_secret_of_guest(self.vm.as_ref(), self.instance.as_ref(), |name| self.leased_on(name))?;
+        let (objects, selected) = ((self.vm.as_ref(), self.instance.as_ref()), self.selected.as_deref());
+        let name = unread_secret_of_guest(objects, selected.unwrap_or_default(), |name| self.leased_on(name))?;
         match self.secrets.get(name) {
             _ if self.ledger.is_of_another => None,
             None => Some(Step::ReadSecret(name.to_owned())),
@@ -199,22 +199,17 @@ impl View {
         own.interfaces.iter().any(|given| !self.networks_after_move(&vm.networks, given, own).is_empty())
     }
 
-    /// Returns the networks on which an interface may be now that has addresses of another network in a Secret. Empty:
-    /// the interface is on the network of its addresses. `all`: the interfaces of the machine, or of its guest.
+    /// Returns the networks on which an interface may be now that has addresses of another network in a Secret, see
+    /// [`reference::networks_after_move`]. `all`: the interfaces of the machine, or of its guest.
     pub(super) fn networks_after_move<'a>(
         &self,
         all: &'a [Attachment],
         given: &Given,
         own: &OwnSecret,
     ) -> BTreeSet<&'a str> {
-        let index = acpi_index(&given.interface).map(u32::from);
-        let is_named = |it: &Attachment| {
-            let mut of_interface = self.selected.iter().flatten().filter(|it| it.interface == given.interface);
-            of_interface.any(|selected| selected.attachment == it.name)
-        };
-        let is_it = |it: &Attachment| index.is_some() && it.acpi_index == index || is_named(it);
         let is_new = |it: &Attachment| own.interfaces.iter().all(|given| given.network != it.network);
-        reference::moved(all, &given.network, is_it, is_new).map(|it| it.network.as_str()).collect()
+        let selected = self.selected.as_deref().unwrap_or_default();
+        reference::networks_after_move(all, (given.interface, &given.network), selected, is_new)
     }
 
     /// Returns the step that removes the marks from the template of a machine without network data, so that the machine

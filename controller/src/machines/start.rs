@@ -10,6 +10,7 @@ use glowplug::host::allocator::Problem;
 use glowplug::host::claim::{Claimant, Machine};
 use glowplug::host::may_record::Ignored;
 use glowplug::host::records::{Inventory, Objects};
+use glowplug::network::InterfaceName;
 use tokio::task::yield_now;
 use tracing::field::display;
 
@@ -143,14 +144,15 @@ impl Work<'_> {
         let holders = registry.holders().await?;
         let holding: BTreeSet<&str> = holders.iter().map(Machine::served_in).collect();
         let leased = registry.read(|allocator| {
-            let mut networks = BTreeMap::<(Key, String), BTreeSet<String>>::new();
+            let mut interfaces = BTreeMap::<(Key, String), BTreeSet<(InterfaceName, String)>>::new();
             for (network, _, lease) in allocator.leases() {
-                let key = Key::of_vm(&lease.claimant.machine);
+                let Claimant { machine, interface } = &*lease.claimant;
                 for secret in &lease.secrets {
-                    networks.entry((key.clone(), secret.clone())).or_default().insert(network.to_owned());
+                    let of_secret = interfaces.entry((Key::of_vm(machine), secret.clone())).or_default();
+                    of_secret.insert((*interface, network.to_owned()));
                 }
             }
-            networks
+            interfaces
         });
         let leased = leased.await?;
         let index = self.index();
@@ -159,17 +161,15 @@ impl Work<'_> {
             let (vm, instance) = (index.vm(&key), index.instance(&key));
             let is_holding = holding.contains(&*key.namespace);
             let Some((chosen, networks)) = reach(&key, (vm, instance), selection, is_holding) else { continue };
-            let leased_on = |secret: &str| {
-                let networks = leased.get(&(key.clone(), secret.to_owned()));
-                networks.into_iter().flatten().map(String::as_str).collect()
-            };
+            let leased_on = |secret: &str| leased.get(&(key.clone(), secret.to_owned())).cloned().unwrap_or_default();
             // A machine claims an address only after this leader has found that its Secret does not exist. A guest that
             // has not started waits for this Secret. Thousands of waiting machines must not delay each growth.
             let waits = || {
                 let has_started = instance.is_some_and(|instance| instance.has_started);
                 !has_started && !index.memory(&key).claimed.is_empty()
             };
-            let is_unread = !unread_secrets(vm, instance, leased_on).is_empty() && !waits();
+            let selected = chosen.as_deref().unwrap_or_default();
+            let is_unread = !unread_secrets((vm, instance), selected, leased_on).is_empty() && !waits();
             let is_of_user = has_data_of_user(vm, instance);
             let early = Early { key, chosen, networks };
             of_users.extend(is_of_user.then(|| early.clone()));

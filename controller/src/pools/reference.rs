@@ -480,7 +480,7 @@ fn interface_moves(before: &VirtualMachine, after: &VirtualMachine, selection: &
 /// - `is_it`: whether the guest regards an interface as the interface with the address
 /// - `is_new`: whether an interface has come to its network. If no interface is on `network` any more, such an interface
 ///   may be the interface with the address, under another name.
-pub(crate) fn moved<'a>(
+fn moved<'a>(
     all: &'a [Attachment],
     network: &str,
     is_it: impl Fn(&Attachment) -> bool,
@@ -488,6 +488,27 @@ pub(crate) fn moved<'a>(
 ) -> impl Iterator<Item = &'a Attachment> {
     let (here, elsewhere): (Vec<&Attachment>, Vec<&Attachment>) = all.iter().partition(|it| it.network == network);
     elsewhere.into_iter().filter(move |it| is_it(it) || here.is_empty() && is_new(it))
+}
+
+/// Returns the networks on which an interface may be now that has addresses of `network`. Empty: the interface is on
+/// `network`.
+///
+/// - `all`: the interfaces of the machine, or of its guest
+/// - `selected`: the interfaces that pools serve now
+/// - `is_new`: see [`moved`]
+pub(crate) fn networks_after_move<'a>(
+    all: &'a [Attachment],
+    (interface, network): (InterfaceName, &str),
+    selected: &[Selected],
+    is_new: impl Fn(&Attachment) -> bool,
+) -> BTreeSet<&'a str> {
+    let index = acpi_index(&interface).map(u32::from);
+    let is_named = |it: &Attachment| {
+        let mut of_interface = selected.iter().filter(|selected| selected.interface == interface);
+        of_interface.any(|selected| selected.attachment == it.name)
+    };
+    let is_it = |it: &Attachment| index.is_some() && it.acpi_index == index || is_named(it);
+    moved(all, network, is_it, is_new).map(|it| it.network.as_str()).collect()
 }
 
 /// Writes the MAC addresses that the leader has assigned into the interfaces without a MAC address.

@@ -1280,6 +1280,35 @@ fn only_the_interface_that_has_moved_takes_its_address_to_another_network() {
 }
 
 #[test]
+fn before_a_growth_is_open_the_secret_of_a_guest_is_read_if_an_interface_has_moved_to_another_network_of_the_guest() {
+    let exchanged = [("iface1", 101, "infra/vlan20"), ("iface2", 102, "infra/vlan10")];
+    let view = |guest: &[(&str, u32, &str)]| {
+        let mut view = after_move(guest);
+        view.vm = Some(vm(&on(guest)));
+        let mut changes = on(guest)["spec"]["template"].take();
+        changes["status"] = running()["status"].clone();
+        view.instance = Some(reading(Some(NAME), &changes));
+        view.ledger.held[0].secrets = names([NAME]);
+        view
+    };
+    let next = |view: View| {
+        let secrets = secrets([own("m-1", "v-1")]);
+        steps_of(View { secrets: BTreeMap::new(), ..view }, &secrets, |view| view.adopt_secrets())
+    };
+    let of_name = reserved_on(&["infra/vlan20"]).into_iter();
+    let of_name = of_name.map(|it| Reservation { source: format!("Secret n/{NAME}"), ..it }).collect();
+    let expected = [Step::ReadSecret(NAME.to_owned()), Step::Reserve(of_name)];
+    assert_eq!(next(view(&exchanged)), expected, "the other interface has no lease");
+    let mut both = view(&exchanged);
+    let claimant = Claimant { interface: "eno102".parse().unwrap(), ..both.ledger.held[0].claimant.clone() };
+    let of_other = Held { claimant, network: "infra/vlan20".to_owned(), ..held("m-1", "10.2.0.8") };
+    both.ledger.held.push(Held { secrets: names([NAME]), ..of_other });
+    assert_eq!(next(both.clone()), expected, "the interfaces have exchanged their networks");
+    let stays = view(&[("iface1", 101, "infra/vlan10"), ("iface2", 102, "infra/vlan20")]);
+    assert_eq!(next(View { ledger: both.ledger, ..stays }), []);
+}
+
+#[test]
 fn an_address_with_which_a_guest_comes_to_a_network_where_it_has_another_user_is_reported_once() {
     let mut view = after_move(&[("iface1", 101, "infra/vlan20")]);
     assert_eq!(view.report_doubts(), None);
