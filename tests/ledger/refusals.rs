@@ -2,9 +2,11 @@
 
 use std::error::Error;
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 
 use glowplug::host::ledger::SqliteLedger;
+use glowplug::host::pool::Pool;
 use glowplug::host::registry::Registry;
 use rusqlite::Connection;
 
@@ -75,18 +77,23 @@ fn a_ledger_that_is_cut_or_has_another_schema_is_damaged() {
     assert_eq!(refusal(&path), format!("{}: damaged (not the schema of a ledger)", path.display()));
 }
 
+/// Creates a ledger with this pool, whose only claim is in the log.
+fn claim_in_log(path: &Path, workers: Pool) {
+    let mut writer = registry(path, [workers]);
+    // This reader begins before the claim, so the close of the writer leaves the claim in the log.
+    let reader = database(path);
+    reader.execute_batch("BEGIN; SELECT count(*) FROM leases").unwrap();
+    writer.claim(&claim("a", 0, &["clusters/workers"]), time(1)).unwrap();
+    drop(writer);
+    drop(reader);
+}
+
 #[test]
 fn a_ledger_that_is_cut_to_less_than_a_database_is_damaged_and_keeps_its_log() {
     let directory = tempfile::tempdir().unwrap();
     let [path, log] = ["ledger", "ledger-wal"].map(|name| directory.path().join(name));
     let workers = || pool("workers", "eth0", "addresses: [10.0.0.0/24]");
-    let mut writer = registry(&path, [workers()]);
-    // This reader begins before the claim, so the close of the writer leaves the claim in the log.
-    let reader = database(&path);
-    reader.execute_batch("BEGIN; SELECT count(*) FROM leases").unwrap();
-    writer.claim(&claim("a", 0, &["clusters/workers"]), time(1)).unwrap();
-    drop(writer);
-    drop(reader);
+    claim_in_log(&path, workers());
     let [whole, claimed] = [&path, &log].map(|file| fs::read(file).unwrap());
     assert_ne!(claimed.len(), 0);
     // After a usual close, the log is empty.
@@ -253,13 +260,7 @@ fn a_ledger_without_its_log_is_refused_and_a_backup_needs_no_log() {
     let directory = tempfile::tempdir().unwrap();
     let [path, copy, backup] = ["ledger", "copy ?#%", "backup"].map(|name| directory.path().join(name));
     let workers = || pool("workers", "eth0", "addresses: [10.0.0.0/24]");
-    let mut writer = registry(&path, [workers()]);
-    // This reader begins before the claim, so the close of the writer leaves the claim in the log.
-    let reader = database(&path);
-    reader.execute_batch("BEGIN; SELECT count(*) FROM leases").unwrap();
-    writer.claim(&claim("a", 0, &["clusters/workers"]), time(1)).unwrap();
-    drop(writer);
-    drop(reader);
+    claim_in_log(&path, workers());
     SqliteLedger::open_read_only(&path).unwrap().backup(&backup).unwrap();
     fs::copy(&path, &copy).unwrap();
     let problem = "copied, moved or left without its log, expected";
